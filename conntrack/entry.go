@@ -231,6 +231,16 @@ func (c *Conn) Steady(dir uint32) bool {
 	return flowstate.IsSteadyIn(atomic.LoadUint32(&c.state), dir)
 }
 
+// Generation tells connections apart that have the entry one after another.
+func (e *Entry) Generation() uint16 { return e.gen }
+
+// Settles reports whether [Table.Settle] of a shared table does anything in direction dir, 0 from
+// the client.
+func (c *Conn) Settles(dir uint32) bool {
+	s := atomic.LoadUint32(&c.state)
+	return flowstate.IsSteadyIn(s, dir) || flowstate.IsFollowed(s)
+}
+
 // State returns the state of the connection, StateNone when it was deleted.
 func (c *Conn) State() flowstate.State {
 	return flowstate.Of(atomic.LoadUint32(&c.state))

@@ -10,5 +10,5 @@ type split struct {
 }
 
 func (q split) Receive(out []xsk.Desc) int { return q.receive.Receive(out) }
-func (q split) Pending() bool              { return q.receive.Pending() }
+func (q split) Pending() int               { return q.receive.Pending() }
 func (q split) Fill(addrs []uint64) int    { return q.receive.Fill(addrs) }

@@ -28,7 +28,7 @@ func (m *Memory) Receive(out []xsk.Desc) int {
 }
 
 // Pending implements Queue.
-func (m *Memory) Pending() bool { return len(m.In) > 0 }
+func (m *Memory) Pending() int { return len(m.In) }
 
 // Fill implements Queue.
 func (m *Memory) Fill(addrs []uint64) int {

@@ -61,7 +61,7 @@ func (w *Worker) await() {
 // something over.
 func (w *portIO) hasWork() bool {
 	for i := range w.ports {
-		if q := w.ports[i].Queue; q != nil && q.Pending() {
+		if q := w.ports[i].Queue; q != nil && q.Pending() > 0 {
 			return true
 		}
 	}

@@ -13,8 +13,8 @@ type Queue interface {
 	// Receive takes up to len(out) descriptors of received frames; it never
 	// ends inside a packet of several buffers.
 	Receive(out []xsk.Desc) int
-	// Pending reports whether Receive may have something.
-	Pending() bool
+	// Pending returns how many descriptors wait for Receive.
+	Pending() int
 	// Fill gives the queue frames to receive into, and returns how many it
 	// had room for.
 	Fill(addrs []uint64) int
@@ -55,8 +55,10 @@ type port struct {
 	filled  int // frames in the kernel's hands for receiving
 	fill    fillDepth
 	sending int // frames in the kernel's hands for sending
-	txn     int
-	tx      [txQueueLen]xsk.Desc
+	// received counts descriptors, and waiting are those on the ring at the last look.
+	received, waiting uint32
+	txn               int
+	tx                [txQueueLen]xsk.Desc
 }
 
 // portIO is frames in and out: the ports, the other workers, and the counters of both.

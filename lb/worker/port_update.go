@@ -82,6 +82,7 @@ func (w *Worker) updatePorts(u *portUpdate) {
 		}
 		w.ports[c.ID] = port{Port: c.Port}
 	}
+	w.settling.head = w.settling.tail // the flows ask again
 	w.pollFD, w.sendMax = u.pollFD, u.sendMax
 	copy(w.free.grow(len(u.Frames)), u.Frames)
 	w.change.Store(nil)

@@ -2,67 +2,99 @@ package worker
 
 import "github.com/weirlb/weir/conntrack"
 
-// settling are the flows of the round that the kernel is to forward from now on, where it
-// reads the flow table.
+// settling are the flows that the kernel is to forward from now on, where it reads the flow table.
 //
-// A packet that the kernel forwards overtakes all packets of the flow that the worker still
-// has. So a flow is settled after the round's packets have been sent, and only if no others
-// wait to be received. A worker that is never done would keep all flows to itself: after
-// maxBusySettles rounds it settles them nevertheless, and some packets are overtaken.
+// A packet that the kernel forwards overtakes all packets of the flow that the worker still has. So
+// a flow is settled after the round's packets have been sent, and after those that then wait at the
+// port have been sent too. Only what comes in the meantime, at a worker that is never done, is
+// overtaken.
 type settling struct {
-	n    int
-	busy int // rounds in a row that have left packets
-	list [2 * batchSize]settlement
+	asked      int
+	list       [2 * batchSize]settlement // of the round
+	head, tail uint32                    // of waiting
+	waiting    [maxWaiting]waitingSettlement
 }
 
 // settlement is a direction of a flow, and the word for its next hop.
 type settlement struct {
 	ref     conntrack.Ref
+	port    int32 // by which its packets come
 	nextHop uint64
 }
 
-// maxBusySettles is about a millisecond of full batches.
-const maxBusySettles = 32
+// waitingSettlement is a settlement that outlasts its round: the flow may end meanwhile, and another
+// have its place.
+type waitingSettlement struct {
+	settlement
+	generation uint16
+	until      uint32 // descriptors that the port has received
+	hash       uint64
+	key        conntrack.Key
+}
 
-// settle lets later packets of the flow of ref, in that direction, leave by the word nextHop
-// without the slow path. A flow that is left out, because there are too many in the round,
-// asks again with its next packet.
-func (w *flows) settle(ref conntrack.Ref, nextHop uint64) {
+// maxWaiting is a power of two: of the flows that wait. Each packet of a full ring asks once.
+const maxWaiting = 1 << 10
+
+// settle lets later packets of the flow of p, in the direction of ref, leave by the word nextHop
+// without the slow path. A flow that is left out, because there are too many, asks again with its
+// next packet.
+func (w *flows) settle(p *pkt, ref conntrack.Ref, nextHop uint64) {
 	if !w.conns.IsShared() {
 		w.conns.Settle(ref, nextHop)
 		return
 	}
-	if s := &w.settling; s.n < len(s.list) {
-		s.list[s.n] = settlement{ref, nextHop}
-		s.n++
+	s := &w.settling
+	if nextHop>>32 != 0 && s.asked < len(s.list) && w.conns.Conn(ref).Settles(uint32(ref-1)) {
+		s.list[s.asked] = settlement{ref, p.in, nextHop}
+		s.asked++
 	}
 }
 
-// settleSent settles the flows of the round. Preconditions: the packets are sent, and the
-// worker has not quiesced since.
+// settleSent settles the flows whose packets have been sent. Preconditions: the packets of the round
+// are sent, and the worker has not quiesced since.
 func (w *flows) settleSent() {
 	s := &w.settling
-	if s.n == 0 {
+	for ; s.head != s.tail; s.head++ {
+		at := &s.waiting[s.head%maxWaiting]
+		if int32(w.ports[at.port].received-at.until) < 0 {
+			break
+		}
+		w.settleWaiting(at)
+	}
+	if s.asked == 0 {
 		return
 	}
-	list := s.list[:s.n]
-	s.n = 0
-	if w.receivesMore() && s.busy < maxBusySettles {
-		s.busy++
-		return
-	}
-	s.busy = 0
+	list := s.list[:s.asked]
+	s.asked = 0
+	w.lookWaiting()
 	for i := range list {
-		w.conns.Settle(list[i].ref, list[i].nextHop)
+		at := &list[i]
+		if p := &w.ports[at.port]; p.waiting == 0 {
+			w.conns.Settle(at.ref, at.nextHop)
+		} else if s.tail-s.head < maxWaiting {
+			e := w.conns.Entry(at.ref)
+			key := e.Tuple()
+			s.waiting[s.tail%maxWaiting] = waitingSettlement{
+				*at, e.Generation(), p.received + p.waiting, w.conns.Hash(&key), key,
+			}
+			s.tail++
+		}
 	}
 }
 
-// receivesMore reports whether packets wait to be received.
-func (w *portIO) receivesMore() bool {
+// settleWaiting settles a flow that asked in an earlier round, if it is still there. While the worker
+// does not quiesce nobody takes an entry away that a look-up finds.
+func (w *flows) settleWaiting(at *waitingSettlement) {
+	if w.conntrack.Lookup(at.hash, &at.key) == at.ref && w.conns.Entry(at.ref).Generation() == at.generation {
+		w.conns.Settle(at.ref, at.nextHop)
+	}
+}
+
+// lookWaiting notes how many descriptors wait at each port.
+func (w *portIO) lookWaiting() {
 	for i := range w.ports {
-		if q := w.ports[i].Queue; q != nil && q.Pending() {
-			return true
+		if p := &w.ports[i]; p.Queue != nil {
+			p.waiting = uint32(p.Queue.Pending())
 		}
 	}
-	return false
 }

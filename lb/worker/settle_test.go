@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -61,18 +62,61 @@ func TestSharedFlowIsSettledAfterItsPacketsHaveLeft(t *testing.T) {
 	}
 }
 
-// A worker that is never done settles flows nevertheless.
+// A worker that is never done settles a flow when it has sent what waited at the packet that asked,
+// whether others ask or not.
 func TestSharedFlowIsSettledWhileOthersKeepTheWorkerBusy(t *testing.T) {
+	const backlog = 5 * batchSize
+	for _, othersAsk := range []bool{false, true} {
+		b := newSharedBench(t)
+		req, other, next := request(false, header.ProtoUDP), request(false, header.ProtoUDP), uint16(1)
+		fill := func() {
+			for len(b.q[portClient].In) < backlog {
+				if othersAsk {
+					next++
+				}
+				other.src = netip.AddrPortFrom(other.src.Addr(), 20000+next)
+				b.give(portClient, other.build(t))
+			}
+		}
+		b.give(portClient, req.build(t))
+		for round := range backlog/batchSize - 1 {
+			fill()
+			if b.round(); b.isSettled(req) {
+				t.Errorf("settled in round %d, before packets that came before it", round)
+			}
+		}
+		fill()
+		if b.round(); !b.isSettled(req) {
+			t.Errorf("the flow is not settled by its first packet (others ask: %v)", othersAsk)
+		}
+	}
+}
+
+// A flow that has ended while it waited is not settled, nor is another in its place, also with the
+// same tuple.
+func TestSharedFlowThatEndsIsNotSettled(t *testing.T) {
 	b := newSharedBench(t)
 	req := request(false, header.ProtoUDP)
-	for round := 0; !b.isSettled(req); round++ {
-		if round > 2*maxBusySettles {
-			t.Fatal("the flow is not settled")
+	for range 3 * batchSize {
+		b.give(portClient, req.build(t))
+	}
+	b.round()
+	key := conntrack.MakeKey(req.src, req.dst, req.proto)
+	ref := b.w.conntrack.Lookup(b.lb.flows.Hash(&key), &key)
+	waiting := &b.w.settling.waiting[b.w.settling.head%maxWaiting]
+	if waiting.ref != ref || b.w.settling.head == b.w.settling.tail {
+		t.Fatalf("entry %d waits, want %d", waiting.ref, ref)
+	}
+	earlier, ended := *waiting, *waiting
+	earlier.generation--
+	ended.key.W[4]++
+	for _, w := range []*waitingSettlement{&earlier, &ended} {
+		if b.w.settleWaiting(w); b.isSettled(req) {
+			t.Error("a flow has the next hop of another")
 		}
-		for len(b.q[portClient].In) <= batchSize {
-			b.give(portClient, req.build(t))
-		}
-		b.round()
+	}
+	if b.w.settleWaiting(waiting); !b.isSettled(req) {
+		t.Error("the flow is not settled")
 	}
 }
 

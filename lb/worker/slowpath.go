@@ -155,7 +155,7 @@ func (w *flows) forwardSlow(p *pkt, ref conntrack.Ref) verdict {
 	if p.state == untracked {
 		w.conns.Conn(ref).Touch(w.tick)
 	} else {
-		w.settle(ref, out.nextHop)
+		w.settle(p, ref, out.nextHop)
 	}
 	return w.output(p, &out)
 }

@@ -380,7 +380,7 @@ func (s *sink) Receive(out []xsk.Desc) int {
 	return n
 }
 
-func (s *sink) Pending() bool           { return len(s.in) > 0 }
+func (s *sink) Pending() int            { return len(s.in) }
 func (s *sink) Fill(addrs []uint64) int { return len(addrs) }
 
 func (s *sink) Transmit(descs []xsk.Desc) int {

@@ -141,7 +141,7 @@ type trickle struct {
 	looks int
 }
 
-func (q *trickle) Pending() bool {
+func (q *trickle) Pending() int {
 	if q.looks++; q.looks%20 == 0 {
 		q.b.give(portClient, q.frame)
 		q.b.q[portServer].Out = q.b.q[portServer].Out[:0]

@@ -167,6 +167,7 @@ func (w *Worker) receive() int {
 			continue
 		}
 		p.filled -= n
+		p.received += uint32(n)
 		p.fill.received(n, p.Ring)
 		work += n
 		w.counts[counter.Batches]++

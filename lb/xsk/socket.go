@@ -184,8 +184,8 @@ func (s *Socket) Receive(out []Desc) int {
 	return n
 }
 
-// Pending reports whether there is anything on the receive ring.
-func (s *Socket) Pending() bool { return s.rx.available(1) > 0 }
+// Pending returns how many descriptors are on the receive ring.
+func (s *Socket) Pending() int { return int(s.rx.available(s.rx.size)) }
 
 // Fill gives the kernel frames to receive into and returns how many of addrs
 // fitted. Any address inside a frame stands for the frame. The frames belong
