@@ -2,7 +2,7 @@ package main
 
 const protocolMachine = "a function of a state word and a packet: no table, no clock"
 
-// boundaries has a rule for every row of the table of packages in ARCHITECTURE.md.
+// boundaries are the rules for imports, by folder.
 var boundaries = []boundary{
 	{
 		folder: "topology", why: "a pure function: standard library only",
