@@ -59,7 +59,7 @@ func (w *flows) settleSent() {
 		if int32(w.ports[at.port].received-at.until) < 0 {
 			break
 		}
-		w.settleWaiting(at)
+		at.settle(w.conns, w.conntrack)
 	}
 	if s.asked == 0 {
 		return
@@ -82,11 +82,11 @@ func (w *flows) settleSent() {
 	}
 }
 
-// settleWaiting settles a flow that asked in an earlier round, if it is still there. While the worker
-// does not quiesce nobody takes an entry away that a look-up finds.
-func (w *flows) settleWaiting(at *waitingSettlement) {
-	if w.conntrack.Lookup(at.hash, &at.key) == at.ref && w.conns.Entry(at.ref).Generation() == at.generation {
-		w.conns.Settle(at.ref, at.nextHop)
+// settle settles a flow that asked in an earlier round, if it is still there. While the worker does
+// not quiesce nobody takes an entry away that a look-up finds.
+func (at *waitingSettlement) settle(t *conntrack.Table, w *conntrack.Worker) {
+	if w.Lookup(at.hash, &at.key) == at.ref && t.Entry(at.ref).Generation() == at.generation {
+		t.Settle(at.ref, at.nextHop)
 	}
 }
 

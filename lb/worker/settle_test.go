@@ -111,11 +111,11 @@ func TestSharedFlowThatEndsIsNotSettled(t *testing.T) {
 	earlier.generation--
 	ended.key.W[4]++
 	for _, w := range []*waitingSettlement{&earlier, &ended} {
-		if b.w.settleWaiting(w); b.isSettled(req) {
+		if w.settle(b.w.conns, b.w.conntrack); b.isSettled(req) {
 			t.Error("a flow has the next hop of another")
 		}
 	}
-	if b.w.settleWaiting(waiting); !b.isSettled(req) {
+	if waiting.settle(b.w.conns, b.w.conntrack); !b.isSettled(req) {
 		t.Error("the flow is not settled")
 	}
 }
