@@ -43,7 +43,7 @@ server is asked: SIGTERM is a restart while the DaemonSet runs another Pod on th
 `,
 		Example: `  weir run --config /etc/weir/weir.yaml
   weir run --node-name edge-1 --manifests /etc/weir/manifests --interface eth0,eth1
-  weir run -c weir.yaml --log-level debug --mode native
+  weir run -c weir.yaml --set logging.level=debug --set interfaces[0].mode=native
   weir run --write-config-to -                                      # a file with all defaults
   weir run -i eth0 --manifests m.yaml --write-config-to weir.yaml   # flags as a file`,
 		Args: noArgs,

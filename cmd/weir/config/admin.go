@@ -22,7 +22,7 @@ type Admin struct {
 	GroupAccess string `json:"groupAccess"`
 }
 
-func (c *Configuration) validateAdmin(r *report) {
+func validateAdmin(c *Configuration, r *report) {
 	if a := c.Admin.GroupAccess; a != GroupAccessRead && a != GroupAccessFull {
 		r.addf("admin.groupAccess", "must be %s or %s, is %q", GroupAccessRead, GroupAccessFull, a)
 	}

@@ -14,7 +14,7 @@ import (
 
 const maxUint32 = 1<<32 - 1
 
-func (c *Configuration) validateAnnounce(r *report) {
+func validateAnnounce(c *Configuration, r *report) {
 	a := &c.Announce
 	const at = "announce."
 	switch a.Speaker {
@@ -45,15 +45,15 @@ func (c *Configuration) validateAnnounce(r *report) {
 	number("drainSeconds", a.DrainSeconds, 0, 3600)
 	number("resetAfterSeconds", a.ResetAfterSeconds, 0, 3600)
 	if a.Speaker == AnnounceKernel {
-		c.validateKernelSpeaker(r)
+		validateKernelSpeaker(c, r)
 		return
 	}
-	c.validateSessions(r)
-	c.validatePeers(r)
+	validateSessions(c, r)
+	validatePeers(c, r)
 }
 
 // validateSessions looks at what speaker bgp has alone.
-func (c *Configuration) validateSessions(r *report) {
+func validateSessions(c *Configuration, r *report) {
 	a := &c.Announce
 	const at = "announce."
 	number := func(name string, n, lo, hi int) { r.number(at+name, n, lo, hi) }
@@ -71,7 +71,7 @@ func (c *Configuration) validateSessions(r *report) {
 			r.addf(fmt.Sprintf("%sobjects[%d]", at, i), "%q must be an absolute path", o)
 		}
 	}
-	c.validateObjectSource(r)
+	validateObjectSource(c, r)
 	for i, s := range a.Communities {
 		if _, ok := community(s, 2, 16); !ok {
 			r.addf(fmt.Sprintf("%scommunities[%d]", at, i), "%q is not a community such as 64512:100", s)
@@ -91,7 +91,7 @@ func (c *Configuration) validateSessions(r *report) {
 }
 
 // validateObjectSource looks at the objects of the API server.
-func (c *Configuration) validateObjectSource(r *report) {
+func validateObjectSource(c *Configuration, r *report) {
 	a := &c.Announce
 	const at = "announce."
 	all := slices.Contains(a.ObjectNamespaces, "*")
@@ -117,7 +117,7 @@ func (c *Configuration) validateObjectSource(r *report) {
 }
 
 // validateKernelSpeaker looks at what speaker kernel has, and refuses what it would not do.
-func (c *Configuration) validateKernelSpeaker(r *report) {
+func validateKernelSpeaker(c *Configuration, r *report) {
 	a := &c.Announce
 	const at = "announce."
 	r.number(at+"kernelTable", a.KernelTable, 1, maxUint32)
@@ -157,7 +157,7 @@ func (a *Announce) checkAggregate(r *report, text string) {
 	}
 }
 
-func (c *Configuration) validatePeers(r *report) {
+func validatePeers(c *Configuration, r *report) {
 	seen := map[string]bool{}
 	for i := range c.Announce.Peers {
 		p := &c.Announce.Peers[i]

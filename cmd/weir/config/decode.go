@@ -2,108 +2,178 @@ package config
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
 	yaml "go.yaml.in/yaml/v3"
+	strict "sigs.k8s.io/json"
 
 	"github.com/weirlb/weir/discovery/similar"
 )
 
-// decoder fills a Configuration from a YAML tree. encoding/json's strict mode
-// stops at the first unknown field and does not report the line; decoder goes on, and
-// notes the line of every field for later messages.
+// maxErrors bounds the values of a wrong type that are told at once.
+const maxErrors = 20
+
+// decoder decodes a configuration from a YAML tree, as JSON and strictly. It notes where every field
+// comes from, which JSON cannot say.
 type decoder struct {
 	file   string
-	origin map[string]string
+	given  map[*yaml.Node]string // the origins of nodes that are not of the file
+	origin map[string]string     // by the path of the field
+	values []value
 	errs   Errors
 }
 
-// scalar is a type with a special notation.
-type scalar interface {
-	// set parses the text of the file. list is not nil when the value is a sequence.
-	set(text string, list []string) error
+// value is a node at a path, and the path without the indices of lists, as JSON decoders know it.
+type value struct {
+	path, field string
+	node        *yaml.Node
 }
 
-func (d *decoder) document(data []byte, into *Configuration) {
+// parse is the tree of a file, nil after an error.
+func (d *decoder) parse(data []byte) *yaml.Node {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
-	var doc yaml.Node
+	var doc, next yaml.Node
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF):
 		d.errs = append(d.errs, &FieldError{Origin: d.file, Msg: "the file is empty"})
-		return
+		return nil
 	case err != nil:
 		d.syntax(err)
-		return
+		return nil
 	}
-	d.value(doc.Content[0], reflect.ValueOf(into).Elem(), "")
-	var next yaml.Node
+	root := doc.Content[0]
+	if root.Kind != yaml.MappingNode {
+		d.addf(root, "", "expected a mapping, got %s", describe(root))
+		return nil
+	}
 	if err := dec.Decode(&next); err == nil {
 		d.addf(&next, "", "a second document: the file must hold one %s", Kind)
 	} else if !errors.Is(err, io.EOF) {
 		d.syntax(err)
 	}
+	return root
 }
 
 // syntax turns "yaml: line 3: ..." into FILE:3: ...
 func (d *decoder) syntax(err error) {
-	msg := strings.TrimPrefix(err.Error(), "yaml: ")
-	origin := d.file
-	if rest, ok := strings.CutPrefix(msg, "line "); ok {
-		if n, m, ok := strings.Cut(rest, ": "); ok {
-			if _, err := strconv.Atoi(n); err == nil {
-				origin, msg = d.at(n), m
+	lines := []string{strings.TrimPrefix(err.Error(), "yaml: ")}
+	if e := (&yaml.TypeError{}); errors.As(err, &e) {
+		lines = e.Errors
+	}
+	for _, msg := range lines {
+		origin := d.file
+		if rest, ok := strings.CutPrefix(msg, "line "); ok {
+			if n, m, ok := strings.Cut(rest, ": "); ok {
+				if line, err := strconv.Atoi(n); err == nil {
+					origin, msg = d.at(line), m
+				}
 			}
 		}
+		d.errs = append(d.errs, &FieldError{Origin: origin, Msg: "not YAML: " + strings.ReplaceAll(msg, "\n", " ")})
 	}
-	d.errs = append(d.errs, &FieldError{Origin: origin, Msg: "not YAML: " + strings.ReplaceAll(msg, "\n", " ")})
 }
 
-func (d *decoder) at(line string) string {
+func (d *decoder) at(line int) string {
 	if d.file == "" {
-		return "line " + line
+		return "line " + strconv.Itoa(line)
 	}
-	return d.file + ":" + line
+	return d.file + ":" + strconv.Itoa(line)
+}
+
+// originOf is where a node is from.
+func (d *decoder) originOf(n *yaml.Node) string {
+	if origin, ok := d.given[n]; ok {
+		return origin
+	}
+	return d.at(n.Line)
 }
 
 func (d *decoder) addf(n *yaml.Node, path, format string, args ...any) {
-	d.errs = append(d.errs, &FieldError{
-		Origin: d.at(strconv.Itoa(n.Line)),
-		Path:   path,
-		Msg:    fmt.Sprintf(format, args...),
-	})
+	d.errs = append(d.errs, &FieldError{Origin: d.originOf(n), Path: path, Msg: fmt.Sprintf(format, args...)})
 }
 
-func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	if path != "" {
-		d.origin[path] = d.at(strconv.Itoa(n.Line))
-	}
-	if isNull(n) {
-		return // "field:" alone leaves the default
-	}
-	if s, ok := v.Addr().Interface().(scalar); ok {
-		d.scalar(n, s, path)
-		return
-	}
-	switch v.Kind() {
-	case reflect.Pointer:
-		if v.IsNil() {
-			v.Set(reflect.New(v.Type().Elem()))
+// decode is the configuration of a tree over the defaults. With errors in fields it has the others, so
+// that these can be validated too; it is nil without any, or if this is no document of this kind. The
+// JSON decoder tells the first value of a wrong type alone, which is left out of the next try.
+func (d *decoder) decode(root *yaml.Node) *Configuration {
+	d.origin = map[string]string{}
+	d.walk(root, "", "")
+	for range maxErrors {
+		var tree any
+		if err := root.Decode(&tree); err != nil {
+			d.syntax(err)
+			return nil
 		}
-		d.value(n, v.Elem(), path)
-	case reflect.Struct:
-		d.mapping(n, v, path)
-	case reflect.Slice:
-		d.sequence(n, v, path)
-	default:
-		d.plain(n, v, path)
+		data, err := json.Marshal(tree)
+		if err != nil {
+			d.addf(root, "", "%v", err)
+			return nil
+		}
+		c := Default()
+		c.APIVersion, c.Kind = "", "" // a file must state both
+		c.origin = d.origin
+		unknown, err := strict.UnmarshalStrict(data, c)
+		for _, e := range unknown {
+			d.unknown(e)
+		}
+		if err == nil && (len(d.errs) == 0 || c.Kind == Kind) {
+			return c
+		}
+		if err == nil {
+			break
+		}
+		if !d.wrong(err) {
+			d.addf(root, "", "%v", err)
+			break
+		}
+	}
+	return nil
+}
+
+// walk notes the origins of all fields. A field without a value keeps its default, and the text of a
+// name or a string is as in the file.
+func (d *decoder) walk(n *yaml.Node, path, field string) {
+	d.values = append(d.values, value{path, field, n})
+	switch n.Kind {
+	case yaml.ScalarNode:
+		if tag := n.ShortTag(); tag == "!!timestamp" || tag == "!!float" && !json.Valid([]byte(n.Value)) {
+			n.Tag = "!!str"
+		}
+	case yaml.SequenceNode:
+		for i, e := range n.Content {
+			at := fmt.Sprintf("%s[%d]", path, i)
+			if isNull(e) { // there is no default to keep
+				d.addf(e, at, "expected an element, got nothing")
+			}
+			d.origin[at] = d.originOf(e)
+			d.walk(e, at, field)
+		}
+	case yaml.MappingNode:
+		var kept []*yaml.Node
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, val := n.Content[i], n.Content[i+1]
+			if key.Kind != yaml.ScalarNode {
+				d.addf(key, path, "expected the name of a field, got %s", describe(key))
+				continue
+			}
+			if key.ShortTag() != "!!merge" {
+				key.Tag = "!!str"
+			}
+			at := strings.TrimPrefix(path+"."+key.Value, ".")
+			d.origin[at] = d.originOf(key) // a reader looks there
+			if !isNull(val) {
+				kept = append(kept, key, val)
+				d.walk(val, at, strings.TrimPrefix(field+"."+key.Value, "."))
+			}
+		}
+		n.Content = kept
 	}
 }
 
@@ -114,110 +184,68 @@ func isNull(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
 }
 
-func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path string) {
-	if n.Kind != yaml.MappingNode {
-		d.addf(n, path, "expected a mapping, got %s", describe(n))
-		return
+// wrong notes a value of a wrong type, and takes it out of the tree. It reports false for another
+// error.
+func (d *decoder) wrong(err error) bool {
+	var e *json.UnmarshalTypeError
+	if !errors.As(err, &e) {
+		return false
 	}
-	seen := map[string]bool{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, val := n.Content[i], n.Content[i+1]
-		name := key.Value
-		at := name
-		if path != "" {
-			at = path + "." + name
-		}
-		f, known := fieldByTag(v, name)
-		switch {
-		case key.Kind != yaml.ScalarNode:
-			d.addf(key, path, "expected the name of a field, got %s", describe(key))
-		case !known:
-			d.addf(key, at, "unknown field%s", suggest(name, v.Type()))
-		case seen[name]:
-			d.addf(key, at, "given twice")
-		default:
-			seen[name] = true
-			d.value(val, f, at)
-			// The key's line, not the value's: a reader looks there.
-			d.origin[at] = d.at(strconv.Itoa(key.Line))
-		}
+	named := func(v value) bool { return v.field == e.Field && e.Field != "" && !isNull(v.node) }
+	i := slices.IndexFunc(d.values, func(v value) bool { return named(v) && (e.Type == nil || isLike(v.node, e.Value)) })
+	if i < 0 {
+		i = slices.IndexFunc(d.values, named) // its tag is none of YAML's
 	}
-}
-
-func (d *decoder) sequence(n *yaml.Node, v reflect.Value, path string) {
-	if n.Kind != yaml.SequenceNode {
-		d.addf(n, path, "expected a list, got %s", describe(n))
-		return
+	if i < 0 {
+		return false
 	}
-	s := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
-	for i, e := range n.Content {
-		at := fmt.Sprintf("%s[%d]", path, i)
-		if isNull(e) { // there is no default to leave
-			d.addf(e, at, "expected an element, got nothing")
-			continue
-		}
-		d.value(e, s.Index(i), at)
-	}
-	v.Set(s)
-}
-
-func (d *decoder) scalar(n *yaml.Node, s scalar, path string) {
-	var list []string
-	switch n.Kind {
-	case yaml.ScalarNode:
-	case yaml.SequenceNode:
-		list = []string{}
-		for _, e := range n.Content {
-			list = append(list, e.Value)
-		}
+	v := d.values[i]
+	switch {
+	case e.Type == nil:
+		d.addf(v.node, v.path, "%s", e.Value)
+	case secretFile(v.path):
+		d.addf(v.node, v.path, noSecretFile)
 	default:
-		d.addf(n, path, "expected a value, got %s", describe(n))
-		return
+		d.addf(v.node, v.path, "expected %s, got %s", inWords(e.Type), describe(v.node))
 	}
-	if err := s.set(n.Value, list); err != nil {
-		d.addf(n, path, "%v", err)
-	}
+	v.node.Kind, v.node.Tag, v.node.Value, v.node.Content = yaml.ScalarNode, "!!null", "", nil
+	return true
 }
 
-func (d *decoder) plain(n *yaml.Node, v reflect.Value, path string) {
-	tag := n.ShortTag()
-	if n.Kind != yaml.ScalarNode {
-		tag = ""
+// isLike reports whether a JSON decoder calls a node so.
+func isLike(n *yaml.Node, what string) bool {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
 	}
-	switch v.Kind() {
+	kind, number, _ := strings.Cut(what, " ")
+	switch kind {
+	case "array":
+		return n.Kind == yaml.SequenceNode
+	case "object":
+		return n.Kind == yaml.MappingNode
+	case "string", "bool":
+		return n.Kind == yaml.ScalarNode && n.ShortTag() == map[string]string{"string": "!!str", "bool": "!!bool"}[kind]
+	}
+	var x any
+	return n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!int" || n.ShortTag() == "!!float") &&
+		(number == "" || n.Decode(&x) == nil && fmt.Sprint(x) == number || n.Value == number)
+}
+
+// inWords names the type of a field.
+func inWords(t reflect.Type) string {
+	switch t.Kind() {
 	case reflect.String:
-		if tag != "!!str" && tag != "!!timestamp" {
-			if secretFile(path) {
-				d.addf(n, path, noSecretFile)
-				return
-			}
-			d.addf(n, path, "expected a string, got %s", describe(n))
-			return
-		}
-		v.SetString(n.Value)
+		return "a string"
 	case reflect.Bool:
-		if tag != "!!bool" {
-			d.addf(n, path, "expected true or false, got %s", describe(n))
-			return
-		}
-		v.SetBool(strings.EqualFold(n.Value, "true"))
-	case reflect.Int:
-		i, err := strconv.Atoi(n.Value)
-		if tag != "!!int" || err != nil {
-			d.addf(n, path, "expected a whole number, got %s", describe(n))
-			return
-		}
-		v.SetInt(int64(i))
+		return "true or false"
 	case reflect.Uint16:
-		p, err := parsePort(n.Value)
-		if tag != "!!int" || err != nil {
-			d.addf(n, path, "expected a port (1-65535), got %s", describe(n))
-			return
-		}
-		v.SetUint(uint64(p))
-	default:
-		panic("config: a field of kind " + v.Kind().String())
+		return "a whole number from 1 to 65535"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct:
+		return "a mapping"
 	}
+	return "a whole number"
 }
 
 // describe names the kind of a node of the file, for messages.
@@ -239,27 +267,47 @@ func describe(n *yaml.Node) string {
 	return "nothing"
 }
 
-func fieldByTag(v reflect.Value, name string) (reflect.Value, bool) {
-	for i := range v.NumField() {
-		if tag := tagOf(v.Type().Field(i)); tag != "" && tag == name {
-			return v.Field(i), true
+// unknown notes a field that there is not, with the most similar name that there is.
+func (d *decoder) unknown(err error) {
+	e, ok := err.(strict.FieldError)
+	if !ok {
+		d.errs = append(d.errs, &FieldError{Origin: d.file, Msg: err.Error()})
+		return
+	}
+	path := e.FieldPath()
+	dot := strings.LastIndexByte(path, '.')
+	r := report{origin: d.origin}
+	r.addf(path, "unknown field%s", similar.Hint(path[dot+1:], fieldsOf(path[:max(dot, 0)])))
+	d.errs = append(d.errs, r.errs...)
+}
+
+// fieldsOf are the names of the fields at a path.
+func fieldsOf(path string) (names []string) {
+	t := reflect.TypeFor[Configuration]()
+	for name := range strings.SplitSeq(path, ".") {
+		name, _, _ = strings.Cut(name, "[")
+		for i := range t.NumField() {
+			if f := t.Field(i); name != "" && tagOf(f) == name {
+				t = f.Type
+				break
+			}
+		}
+		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+			t = t.Elem()
+		}
+		if t.Kind() != reflect.Struct {
+			return nil
 		}
 	}
-	return reflect.Value{}, false
+	for i := range t.NumField() {
+		if tag := tagOf(t.Field(i)); tag != "" {
+			names = append(names, tag)
+		}
+	}
+	return names
 }
 
 func tagOf(f reflect.StructField) string {
 	tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	return tag
-}
-
-// suggest names the field of t with the most similar name.
-func suggest(name string, t reflect.Type) string {
-	var known []string
-	for i := range t.NumField() {
-		if tag := tagOf(t.Field(i)); tag != "" {
-			known = append(known, tag)
-		}
-	}
-	return similar.Hint(name, known)
 }

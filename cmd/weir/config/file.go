@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	yaml "go.yaml.in/yaml/v3"
@@ -16,6 +18,14 @@ import (
 // Read reads and parses the configuration file name over the defaults. The error is an
 // [Errors] if the file could be read.
 func Read(name string) (*Configuration, error) {
+	data, err := readFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return Unmarshal(data, name)
+}
+
+func readFile(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
@@ -28,7 +38,7 @@ func Read(name string) (*Configuration, error) {
 	if len(data) > MaxFileSize {
 		return nil, fmt.Errorf("configuration %s: larger than %d bytes", name, MaxFileSize)
 	}
-	return Unmarshal(data, name)
+	return data, nil
 }
 
 // Unmarshal parses data, YAML or JSON, over the defaults; name is the file's
@@ -37,25 +47,37 @@ func Read(name string) (*Configuration, error) {
 // error. The result is not yet validated. With errors in fields it has the other fields, so that
 // these can be validated too; it is nil if data is not a document of this kind.
 func Unmarshal(data []byte, name string) (*Configuration, error) {
-	c := Default()
-	c.APIVersion, c.Kind = "", "" // a file must state both
-	d := decoder{file: name, origin: c.origin}
-	d.document(data, c)
-	if len(d.errs) > 0 && c.Kind != Kind {
+	d := decoder{file: name}
+	root := d.parse(data)
+	if root == nil {
+		return nil, d.errs
+	}
+	return d.finish(root)
+}
+
+// finish is the configuration of a tree.
+func (d *decoder) finish(root *yaml.Node) (*Configuration, error) {
+	c := d.decode(root)
+	slices.SortStableFunc(d.errs, func(a, b *FieldError) int { return lineOf(a) - lineOf(b) })
+	if c == nil {
 		return nil, d.errs
 	}
 	for i := range c.Interfaces {
-		if c.Interfaces[i].Mode == "" {
-			c.Interfaces[i].Mode = ModeAuto
-		}
-		if c.Interfaces[i].TxChecksum == "" {
-			c.Interfaces[i].TxChecksum = TxChecksumAuto
-		}
-		if c.Interfaces[i].Hook == "" {
-			c.Interfaces[i].Hook = HookXDP
-		}
+		in := &c.Interfaces[i]
+		in.Mode = cmp.Or(in.Mode, ModeAuto)
+		in.TxChecksum = cmp.Or(in.TxChecksum, TxChecksumAuto)
+		in.Hook = cmp.Or(in.Hook, HookXDP)
 	}
 	return c, d.errs.Err()
+}
+
+// lineOf is the line of an error in a file, 0 for none.
+func lineOf(e *FieldError) int {
+	n, err := strconv.Atoi(e.Origin[strings.LastIndexAny(e.Origin, ": ")+1:])
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // Marshal is the configuration as a file that Unmarshal reads back.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	yaml "go.yaml.in/yaml/v3"
 )
 
 func load(t *testing.T, args ...string) (*Configuration, error) {
@@ -40,7 +41,7 @@ func TestOnlyFlagsGivenOverrideTheFile(t *testing.T) {
 		t.Errorf("without flags: -want +got:\n%s", diff)
 	}
 
-	c, err = load(t, "--config", name, "--snat-ports", "62000-63000", "--cluster-ips=false", "--workers", "auto")
+	c, err = load(t, "--config", name, "--set", "snat.ports=62000-63000", "--set=clusterIPs=false", "--set", "workers.count=auto")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,88 +54,80 @@ func TestOnlyFlagsGivenOverrideTheFile(t *testing.T) {
 
 func TestEveryFlagReachesItsField(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
-	c, err := load(t, "--node-name=n", "--manifests=/m", "-i", "a,b", "--interface=c", "--mode=native", "--tx-checksum=software", "--frame-size=4096",
-		"--node-port-addresses=10.0.0.0/8,fd00::/8", "--snat-addresses=192.0.2.1", "--snat-ports=61000",
-		"--forwarding-mode=dnat", "--host-veth-prefixes=10.9.0.0/24", "--host-veth-mark=32", "--host-veth-table=9", "--protected-ports=22,80",
-		"--cluster-ips", "--external-ips", "--workers=2", "--cpus=4-5",
-		"--conntrack-max-flows=2048", "--conntrack-path=/c", "--conntrack-takeover-seconds=1", "--conntrack-endpoint-removal-grace-seconds=2",
-		"--drain-not-ready-seconds=3", "--drain-timeout-seconds=4", "--death-hold-seconds=5", "--on-stop=leave",
-		"--service-proxy-name=w", "--load-balancer-class=c", "--state-dir=/d", "--reverse-path-filter=loose",
-		"--admin-socket=/s", "--admin-group=g", "--admin-group-access=full", "--metrics-bind-address=127.0.0.1:1", "--metrics-services=7", "--healthz-bind-address=127.0.0.1:2",
-		"--profiling", "--log-level=warn", "--log-format=json")
+	c, err := load(t, "--node-name=n", "--manifests=/m", "-i", "a,b", "--interface=c", "--admin-socket=/s",
+		"--set=interfaces[1].mode=native", "--set=interfaces[3].name=d", "--set=nodePortAddresses=[10.0.0.0/8, fd00::/8]", "--set=snat={addresses: [192.0.2.1], ports: 61000}",
+		"--set=hostVeth.mark=0x20", "--set=protectedPorts[0]=22", "--set", "workers.cpus=4-5", "--set=conntrack.path=", "--set=logging.level=debug", "--set=logging.level=warn",
+		"--set=announce.peers[0].address=192.0.2.9")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &Configuration{
-		APIVersion: APIVersion, Kind: Kind, NodeName: "n",
-		Discovery: Discovery{Manifests: &Manifests{"/m"}},
-		Interfaces: []Interface{
-			{Name: "a", Mode: ModeNative, TxChecksum: "software", Hook: HookXDP},
-			{Name: "b", Mode: ModeNative, TxChecksum: "software", Hook: HookXDP},
-			{Name: "c", Mode: ModeNative, TxChecksum: "software", Hook: HookXDP},
-		},
-		NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"},
-		SNAT:              SNAT{[]string{"192.0.2.1"}, PortRange{61000, 61000}},
-		Forwarding:        Forwarding{Mode: ForwardDNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathLoose},
-		HostVeth:          HostVeth{[]string{"10.9.0.0/24"}, 0x20, 9},
-		ProtectedPorts:    []uint16{22, 80}, ProtectedEndpointPorts: Default().ProtectedEndpointPorts,
-		ClusterIPs: true, ExternalIPs: true,
-		Conntrack: Conntrack{2048, "/c", 1, 2},
-		Flood:     Flood{IPv4PrefixLength: 24, IPv6PrefixLength: 56},
-		Limits:    Limits{25, 50},
-		Drain:     Drain{3, 4},
-		Death:     Death{5},
-		OnStop:    StopLeave,
-		Workers:   Workers{2, CPUs{4, 5}, 12},
-		FlowCache: FlowCache{FlowCacheOff}, Announce: Default().Announce,
-		PacketMemory:     PacketMemory{4096},
-		Admin:            Admin{"/s", "g", GroupAccessFull},
-		ServiceProxyName: "w", LoadBalancerClass: "c", StateDir: "/d",
-		MetricsBindAddress: "127.0.0.1:1", MetricsServices: 7, HealthzBindAddress: "127.0.0.1:2",
-		EnableProfiling: true, Logging: Logging{"warn", "json"},
+	want := Default()
+	want.NodeName, want.Discovery.Manifests, want.Admin.Socket = "n", &Manifests{"/m"}, "/s"
+	for _, name := range []string{"a", "b", "c", "d"} {
+		want.Interfaces = append(want.Interfaces, Interface{Name: name, Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookXDP})
 	}
+	want.Interfaces[1].Mode = ModeNative
+	want.NodePortAddresses, want.ProtectedPorts = []string{"10.0.0.0/8", "fd00::/8"}, []uint16{22}
+	want.SNAT = SNAT{[]string{"192.0.2.1"}, PortRange{61000, 61000}}
+	want.HostVeth.Mark, want.Workers.CPUs, want.Conntrack.Path, want.Logging.Level = 0x20, CPUs{4, 5}, "", "warn"
+	want.Announce.Peers = []Peer{{Address: "192.0.2.9"}}
 	if diff := cmp.Diff(want, c, ignoreOrigin); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-// A flag without an override would be accepted and ignored.
-func TestEveryFlagIsHandled(t *testing.T) {
-	fs := pflag.NewFlagSet("weir", pflag.ContinueOnError)
-	f := AddFlags(fs)
-	handled := map[string]bool{
-		"config": true, "manifests": true, "kubeconfig": true, "label-selector": true, "legacy-endpoints": true, "last-known-max-age-hours": true,
-		"interface": true, "mode": true, "tx-checksum": true, "protected-ports": true,
+// A setting changes a field of the file and none beside it, also where two fields share an anchor.
+func TestASettingChangesItsFieldAlone(t *testing.T) {
+	t.Setenv("NODE_NAME", "")
+	name := filepath.Join(t.TempDir(), "weir.yaml")
+	text := "apiVersion: weir.dev/v1alpha1\nkind: WeirConfiguration\ninterfaces:\n- &a {name: eth0, mode: native}\n- *a\nlogging: {level: debug, format: json}\n"
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	for _, o := range f.overrides() {
-		handled[o.flag] = true
-		if fs.Lookup(o.flag) == nil {
-			t.Errorf("there is no flag --%s", o.flag)
-		}
+	c, err := load(t, "-c", name, "--set", "interfaces[1].name=eth1", "--set=logging.level=null")
+	if err != nil {
+		t.Fatal(err)
 	}
-	fs.VisitAll(func(fl *pflag.Flag) {
-		if !handled[fl.Name] {
-			t.Errorf("--%s overrides nothing", fl.Name)
-		}
-	})
+	if got := c.Interfaces; len(got) != 2 || got[0].Name != "eth0" || got[1].Name != "eth1" || got[1].Mode != ModeNative {
+		t.Errorf("interfaces: %+v", got)
+	}
+	if want := (Logging{Default().Logging.Level, "json"}); c.Logging != want {
+		t.Errorf("logging: %+v, want %+v", c.Logging, want)
+	}
 }
 
 func TestErrorsOfFlagsNameTheFlag(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
-	c, err := load(t, "--config", file(t), "--interface", "eth0,eth0", "--forwarding-mode", "tunnel", "--mode", "fast", "--node-name", "X")
+	c, err := load(t, "--config", file(t), "--interface", "eth0,eth0", "--set", "forwarding.mode=tunnel", "--set=interfaces[1].mode=fast", "--node-name", "X")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := `--node-name: nodeName: "X" is not a node's name: lower case letters, digits, - and . (RFC 1123)
---mode: interfaces[0].mode: must be auto, zerocopy, native or generic, is "fast"
 --interface: interfaces[1].name: eth0 is listed twice
---mode: interfaces[1].mode: must be auto, zerocopy, native or generic, is "fast"
---forwarding-mode: forwarding.mode: must be nat, dnat, l2dsr, ipip, gue, is "tunnel"`
+--set: interfaces[1].mode: must be auto, zerocopy, native or generic, is "fast"
+--set: forwarding.mode: must be nat, dnat, l2dsr, ipip, gue, is "tunnel"`
 	if got := c.Validate().Error(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if _, err := load(t, "--protected-ports", "22,70000"); err == nil || !strings.Contains(err.Error(), "--protected-ports: protectedPorts[1]: expected a port") {
-		t.Errorf("got %v", err)
+}
+
+func TestASettingThatCannotBeIsRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"forwarding.mod=nat":      "--set: forwarding.mod: unknown field (did you mean mode?)",
+		"mode=nat":                "--set: mode: unknown field",
+		"forwarding":              `--set: expected PATH=VALUE such as forwarding.mode=dnat, got "forwarding"`,
+		"=x":                      `--set: expected PATH=VALUE such as forwarding.mode=dnat, got "=x"`,
+		"snat.ports=9-1":          "--set: snat.ports: the range 9-1 ends before it begins",
+		"clusterIPs=yes":          `--set: clusterIPs: expected true or false, got "yes"`,
+		"protectedPorts[1]=70000": "--set: protectedPorts[1]: expected a whole number from 1 to 65535, got 70000",
+		"protectedPorts[9]=22":    "--set: protectedPorts[9]: there is no 9 in a list",
+		"protectedPorts.x=22":     "--set: protectedPorts.x: there is no x in a list",
+		"nodeName.x=22":           `--set: nodeName.x: there is no x in "edge-1"`,
+		"snat={":                  "--set: snat: not YAML: line 1: did not find expected node content",
+	} {
+		if _, err := load(t, "--config", file(t), "--set", text); err == nil || err.Error() != want {
+			t.Errorf("%s: got  %v\nwant %s", text, err, want)
+		}
 	}
 }
 
@@ -183,7 +176,7 @@ func TestSourceOfFlagTakesThePlaceOfTheFiles(t *testing.T) {
 func TestReloadReadsTheFileAgainAndKeepsTheFlags(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
 	name := file(t)
-	c, err := load(t, "--config", name, "--log-level", "warn")
+	c, err := load(t, "--config", name, "--set", "logging.level=warn")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,4 +230,23 @@ func TestReloadMakesNoRestartWithoutAHold(t *testing.T) {
 			t.Errorf("held for %d s: onStop is %s, want %s; at the next start -want +got:\n%s", tt.hold, c.OnStop, tt.want, diff)
 		}
 	}
+}
+
+func FuzzSetting(f *testing.F) {
+	f.Add(full, "interfaces[1].name=eth1")
+	f.Add("kind: &a [*a]", "kind[0].x={y: [z]}")
+	f.Add("a: &a {b: [1]}\nc: *a", "c.b[0]=&d [*d]")
+	f.Add("a: b", "a[.b]..c=null")
+	f.Fuzz(func(t *testing.T, text, set string) {
+		d := decoder{file: "fuzz", given: map[*yaml.Node]string{}}
+		root := d.parse([]byte(text))
+		s, err := parseSetting(set)
+		if root == nil || err != nil {
+			return
+		}
+		d.set(root, s)
+		if c, err := d.finish(root); c == nil && (err == nil || err.Error() == "") {
+			t.Error("neither a configuration nor an error")
+		}
+	})
 }

@@ -20,7 +20,7 @@ type Flood struct {
 // maxPerPrefix bounds flood.newConnectionsPerPrefix: more than a node can begin.
 const maxPerPrefix = 10_000_000
 
-func (c *Configuration) validateFlood(r *report) {
+func validateFlood(c *Configuration, r *report) {
 	f := c.Flood
 	if n := f.NewConnectionsPerPrefix; n < 0 || n > maxPerPrefix {
 		r.addf("flood.newConnectionsPerPrefix", "must be 0 (no limit) to %d, is %d", maxPerPrefix, n)

@@ -23,7 +23,7 @@ var (
 	flowCaches = []string{FlowCacheAuto, FlowCacheOff}
 )
 
-func (c *Configuration) validateFlowCache(r *report) {
+func validateFlowCache(c *Configuration, r *report) {
 	if !slices.Contains(flowCaches, c.FlowCache.Mode) {
 		r.addf("flowCache.mode", "must be %s, is %q", either(flowCaches), c.FlowCache.Mode)
 	}

@@ -51,19 +51,19 @@ func SystemHost() Host {
 func (c *Configuration) CheckHost(h Host) Errors {
 	r := report{origin: c.origin}
 	if c.resumed {
-		c.checkAttached(&r, h)
+		checkAttached(c, &r, h)
 	} else {
-		c.resolveInterfaces(&r, h)
+		resolveInterfaces(c, &r, h)
 	}
-	c.checkManifests(&r, h)
-	c.checkKubeconfig(&r, h)
-	c.checkEphemeralPorts(&r, h)
-	c.checkDirectories(&r, h)
-	c.checkCPUs(&r, h)
+	checkManifests(c, &r, h)
+	checkKubeconfig(c, &r, h)
+	checkEphemeralPorts(c, &r, h)
+	checkDirectories(c, &r, h)
+	checkCPUs(c, &r, h)
 	return r.errs
 }
 
-func (c *Configuration) checkManifests(r *report, h Host) {
+func checkManifests(c *Configuration, r *report, h Host) {
 	m := c.Discovery.Manifests
 	if m == nil || m.Path == "" {
 		return
@@ -73,7 +73,7 @@ func (c *Configuration) checkManifests(r *report, h Host) {
 	}
 }
 
-func (c *Configuration) checkKubeconfig(r *report, h Host) {
+func checkKubeconfig(c *Configuration, r *report, h Host) {
 	k := c.Discovery.Kubernetes
 	if k == nil || k.Kubeconfig == "" {
 		return
@@ -86,7 +86,7 @@ func (c *Configuration) checkKubeconfig(r *report, h Host) {
 // checkEphemeralPorts compares snat.ports with the ports that the kernel
 // gives to the host's own connections: the answers of those would be taken
 // for Weir's. It does not matter when every SNAT address is Weir's own.
-func (c *Configuration) checkEphemeralPorts(r *report, h Host) {
+func checkEphemeralPorts(c *Configuration, r *report, h Host) {
 	if own, err := h.Addresses(); err == nil && len(c.SNAT.Addresses) > 0 {
 		shared := slices.ContainsFunc(c.SNATAddresses(), func(a netip.Addr) bool { return slices.Contains(own, a) })
 		if !shared {
@@ -147,7 +147,7 @@ func withReserved(reserved string, r PortRange) string {
 // checkDirectories looks for the nearest existing parent of the directories that Weir will
 // create: a missing last directory is created at the start, more is probably
 // a mistake.
-func (c *Configuration) checkDirectories(r *report, h Host) {
+func checkDirectories(c *Configuration, r *report, h Host) {
 	for _, f := range []struct{ path, file string }{
 		{"admin.socket", c.Admin.Socket},
 		{"conntrack.path", c.Conntrack.Path},
@@ -168,7 +168,7 @@ func (c *Configuration) checkDirectories(r *report, h Host) {
 	}
 }
 
-func (c *Configuration) checkCPUs(r *report, h Host) {
+func checkCPUs(c *Configuration, r *report, h Host) {
 	allowed, err := h.CPUs()
 	if err != nil {
 		r.addf("workers.cpus", "ask for the CPUs of this process: %v", err)

@@ -80,7 +80,7 @@ func (c *Configuration) AttachedNames() (names []string) {
 // Selections are the entries that CheckHost has resolved.
 func (c *Configuration) Selections() []Selection { return c.selections }
 
-func (c *Configuration) validateInterfaces(r *report) {
+func validateInterfaces(c *Configuration, r *report) {
 	if len(c.Interfaces) == 0 {
 		r.addf("interfaces", "must name at least one (or --interface)")
 	}
@@ -147,7 +147,7 @@ func (f *Interface) selector() string {
 
 // resolveInterfaces finds the interfaces of all entries. Entries with an error, which are
 // reported, have none.
-func (c *Configuration) resolveInterfaces(r *report, h Host) {
+func resolveInterfaces(c *Configuration, r *report, h Host) {
 	c.attached, c.selections, c.resolved = nil, nil, true
 	links, err := h.Interfaces()
 	if err != nil {

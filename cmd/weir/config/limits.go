@@ -24,7 +24,7 @@ func (l *Limits) Namespace(store int) int { return share(store, l.NamespacePerce
 
 func share(store, percent int) int { return min(store, max(leastShare, store*percent/100)) }
 
-func (c *Configuration) validateLimits(r *report) {
+func validateLimits(c *Configuration, r *report) {
 	for _, f := range []struct {
 		path  string
 		value int

@@ -24,7 +24,8 @@ const referenceHead = `# Configuration reference
 A configuration file has kind ` + "`WeirConfiguration`" + ` and is given to ` + "`weir run --config FILE`" + `.
 [deploy/weir.yaml](../../../deploy/weir.yaml) is a complete file with every default.
 
-- Precedence: flag, then environment (` + "`NODE_NAME`" + ` alone), then file, then default.
+- Precedence: flag, then environment (` + "`NODE_NAME`" + ` alone), then file, then default. ` + "`--set path=value`" + `
+  sets any field: ` + "`--set forwarding.mode=dnat --set interfaces[0].mode=native`" + `.
 - Unknown fields are errors. ` + "`weir check --config FILE`" + ` prints all errors, each with file and line.
 - ` + "`weir run --write-config-to -`" + ` prints a file with all defaults and comments; flags beside it change the values.
 - SIGHUP reads the file again. Fields marked in the column "SIGHUP" take effect at once; ` + "`weir status`" + ` lists changed
@@ -240,27 +241,19 @@ func commentsOf(t *testing.T, name string) map[string]string {
 	return out
 }
 
-// flagsByPath are the flags of fields, those that are applied by functions of their own
-// included.
+// flagsByPath are the flags that stand for fields.
 func flagsByPath() map[string]string {
-	out := map[string]string{
-		"discovery.manifests.path": "--manifests", "discovery.kubernetes.kubeconfig": "--kubeconfig",
-		"discovery.kubernetes.labelSelector": "--label-selector", "discovery.kubernetes.legacyEndpoints": "--legacy-endpoints",
-		"discovery.kubernetes.lastKnownMaxAgeHours": "--last-known-max-age-hours",
-		"interfaces[].name":                         "--interface", "interfaces[].mode": "--mode", "interfaces[].txChecksum": "--tx-checksum",
-		"protectedPorts": "--protected-ports",
+	return map[string]string{
+		"nodeName": "--node-name", "discovery.manifests.path": "--manifests", "discovery.kubernetes.kubeconfig": "--kubeconfig",
+		"interfaces[].name": "--interface", "admin.socket": "--admin-socket",
 	}
-	for _, o := range AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError)).overrides() {
-		out[o.path] = "--" + o.flag
-	}
-	return out
 }
 
 // TestReferenceNamesEveryFlag holds flagsByPath to the flags that there are.
 func TestReferenceNamesEveryFlag(t *testing.T) {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	AddFlags(fs)
-	named := map[string]bool{"--config": true}
+	named := map[string]bool{"--config": true, "--set": true}
 	for path, flag := range flagsByPath() {
 		named[flag] = true
 		if fs.Lookup(strings.TrimPrefix(flag, "--")) == nil {

@@ -40,7 +40,7 @@ func (f *Flags) Resume(data []byte) (*Configuration, error) {
 }
 
 // checkAttached checks the interfaces that were found before.
-func (c *Configuration) checkAttached(r *report, h Host) {
+func checkAttached(c *Configuration, r *report, h Host) {
 	links, err := h.Interfaces()
 	if err != nil {
 		r.addf("interfaces", "list the machine's interfaces: %v", err)

@@ -18,9 +18,9 @@ type StatusPage struct {
 	TokenFile string `json:"tokenFile"`
 }
 
-func (c *Configuration) validateStatusPage(r *report, others ...netip.AddrPort) {
+func validateStatusPage(c *Configuration, r *report, others ...netip.AddrPort) {
 	p := &c.StatusPage
-	a := c.checkBindAddress(r, "statusPage.bindAddress", p.BindAddress)
+	a := checkBindAddress(c, r, "statusPage.bindAddress", p.BindAddress)
 	if p.TokenFile != "" && !filepath.IsAbs(p.TokenFile) {
 		r.addf("statusPage.tokenFile", noSecretFile)
 	}

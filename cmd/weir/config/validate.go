@@ -51,34 +51,34 @@ func (c *Configuration) Validate() Errors {
 	if c.Kind != Kind {
 		r.addf("kind", "must be %s, is %q", Kind, c.Kind)
 	}
-	c.validateNodeName(&r)
-	c.validateDiscovery(&r)
-	c.validateSelection(&r)
-	c.validateInterfaces(&r)
-	c.validateNodePortAddresses(&r)
-	c.validateSNAT(&r)
-	c.validateForwarding(&r)
-	c.validateHostVeth(&r)
-	c.validateProtectedPorts(&r)
-	c.validateConntrack(&r)
-	c.validateFlood(&r)
-	c.validateLimits(&r)
-	c.validateDrain(&r)
-	c.validateDeath(&r)
-	c.validateWorkers(&r)
-	c.validateAnnounce(&r)
-	c.validateFlowCache(&r)
-	c.validatePacketMemory(&r)
-	c.validateServers(&r)
-	c.validateAdmin(&r)
-	c.validateLogging(&r)
+	validateNodeName(c, &r)
+	validateDiscovery(c, &r)
+	validateSelection(c, &r)
+	validateInterfaces(c, &r)
+	validateNodePortAddresses(c, &r)
+	validateSNAT(c, &r)
+	validateForwarding(c, &r)
+	validateHostVeth(c, &r)
+	validateProtectedPorts(c, &r)
+	validateConntrack(c, &r)
+	validateFlood(c, &r)
+	validateLimits(c, &r)
+	validateDrain(c, &r)
+	validateDeath(c, &r)
+	validateWorkers(c, &r)
+	validateAnnounce(c, &r)
+	validateFlowCache(c, &r)
+	validatePacketMemory(c, &r)
+	validateServers(c, &r)
+	validateAdmin(c, &r)
+	validateLogging(c, &r)
 	return r.errs
 }
 
 // dns1123 is a DNS subdomain (RFC 1123), which a Node's name must be.
 var dns1123 = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
-func (c *Configuration) validateNodeName(r *report) {
+func validateNodeName(c *Configuration, r *report) {
 	switch {
 	case c.NodeName == "":
 		r.addf("nodeName", "must be given (or --node-name, or NODE_NAME in the environment)")
@@ -87,7 +87,7 @@ func (c *Configuration) validateNodeName(r *report) {
 	}
 }
 
-func (c *Configuration) validateDiscovery(r *report) {
+func validateDiscovery(c *Configuration, r *report) {
 	m, k := c.Discovery.Manifests, c.Discovery.Kubernetes
 	switch {
 	case m == nil && k == nil:
@@ -105,7 +105,7 @@ func (c *Configuration) validateDiscovery(r *report) {
 
 // validateSelection checks the fields that must be the value of a label and the name of a
 // class.
-func (c *Configuration) validateSelection(r *report) {
+func validateSelection(c *Configuration, r *report) {
 	for _, msg := range validation.IsValidLabelValue(c.ServiceProxyName) {
 		r.addf("serviceProxyName", "%q: %s", c.ServiceProxyName, msg)
 	}
@@ -117,7 +117,7 @@ func (c *Configuration) validateSelection(r *report) {
 	}
 }
 
-func (c *Configuration) validateNodePortAddresses(r *report) {
+func validateNodePortAddresses(c *Configuration, r *report) {
 	for i, s := range c.NodePortAddresses {
 		path := fmt.Sprintf("nodePortAddresses[%d]", i)
 		if s == Primary {
@@ -130,7 +130,7 @@ func (c *Configuration) validateNodePortAddresses(r *report) {
 	}
 }
 
-func (c *Configuration) validateSNAT(r *report) {
+func validateSNAT(c *Configuration, r *report) {
 	seen := map[netip.Addr]bool{}
 	for i, s := range c.SNAT.Addresses {
 		path := fmt.Sprintf("snat.addresses[%d]", i)
@@ -161,7 +161,7 @@ func (c *Configuration) validateSNAT(r *report) {
 	}
 }
 
-func (c *Configuration) validateForwarding(r *report) {
+func validateForwarding(c *Configuration, r *report) {
 	switch m := c.Forwarding.Mode; {
 	case m == ForwardDNAT && c.HostVeth.Mark == 0:
 		r.addf("forwarding.mode", "%s needs hostVeth.mark", m)
@@ -177,7 +177,7 @@ func (c *Configuration) validateForwarding(r *report) {
 	}
 }
 
-func (c *Configuration) validateHostVeth(r *report) {
+func validateHostVeth(c *Configuration, r *report) {
 	for _, bits := range []Mark{0x4000, 0x8000} {
 		if c.HostVeth.Mark&bits != 0 {
 			r.addf("hostVeth.mark", "%s has a bit of kube-proxy's (%s)", c.HostVeth.Mark, bits)
@@ -226,7 +226,7 @@ func checkPrefix(r *report, path, s string) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-func (c *Configuration) validateProtectedPorts(r *report) {
+func validateProtectedPorts(c *Configuration, r *report) {
 	validatePorts(r, "protectedPorts", c.ProtectedPorts)
 	validatePorts(r, "protectedEndpointPorts", c.ProtectedEndpointPorts)
 }
@@ -245,7 +245,7 @@ func validatePorts(r *report, field string, ports []uint16) {
 	}
 }
 
-func (c *Configuration) validateConntrack(r *report) {
+func validateConntrack(c *Configuration, r *report) {
 	ct := c.Conntrack
 	if n := int64(ct.MaxFlows); n != 0 && (n < MinFlows || n > MaxFlows) {
 		r.addf("conntrack.maxFlows", "must be auto or %d to %d, is %d", MinFlows, MaxFlows, n)
@@ -261,7 +261,7 @@ func (c *Configuration) validateConntrack(r *report) {
 	}
 }
 
-func (c *Configuration) validateDrain(r *report) {
+func validateDrain(c *Configuration, r *report) {
 	if n := c.Drain.NotReadySeconds; n < 0 || n > maxSeconds {
 		r.addf("drain.notReadySeconds", "must be 0 to %d, is %d", maxSeconds, n)
 	}
@@ -270,7 +270,7 @@ func (c *Configuration) validateDrain(r *report) {
 	}
 }
 
-func (c *Configuration) validateDeath(r *report) {
+func validateDeath(c *Configuration, r *report) {
 	if !slices.Contains(StopMeanings, c.OnStop) {
 		r.addf("onStop", "must be %s, is %q", either(StopMeanings), c.OnStop)
 	}
@@ -282,7 +282,7 @@ func (c *Configuration) validateDeath(r *report) {
 	}
 }
 
-func (c *Configuration) validateWorkers(r *report) {
+func validateWorkers(c *Configuration, r *report) {
 	w := c.Workers
 	if w.Count > MaxWorkers {
 		r.addf("workers.count", "must be auto or 1 to %d, is %d", MaxWorkers, w.Count)
@@ -295,7 +295,7 @@ func (c *Configuration) validateWorkers(r *report) {
 	}
 }
 
-func (c *Configuration) validatePacketMemory(r *report) {
+func validatePacketMemory(c *Configuration, r *report) {
 	switch n := c.PacketMemory.FrameSize; n {
 	case 0, 2048, 4096:
 	default:
@@ -303,7 +303,7 @@ func (c *Configuration) validatePacketMemory(r *report) {
 	}
 }
 
-func (c *Configuration) validateServers(r *report) {
+func validateServers(c *Configuration, r *report) {
 	switch s := c.Admin.Socket; {
 	case !filepath.IsAbs(s):
 		r.addf("admin.socket", "%q must be an absolute path", s)
@@ -316,15 +316,15 @@ func (c *Configuration) validateServers(r *report) {
 	if c.StateDir != "" && !filepath.IsAbs(c.StateDir) {
 		r.addf("stateDir", "%q must be an absolute path, or empty", c.StateDir)
 	}
-	m := c.checkBindAddress(r, "metricsBindAddress", c.MetricsBindAddress)
+	m := checkBindAddress(c, r, "metricsBindAddress", c.MetricsBindAddress)
 	if c.MetricsServices < 0 || c.MetricsServices > mostMetricsServices {
 		r.addf("metricsServices", "must be from 0 to %d, is %d", mostMetricsServices, c.MetricsServices)
 	}
-	h := c.checkBindAddress(r, "healthzBindAddress", c.HealthzBindAddress)
+	h := checkBindAddress(c, r, "healthzBindAddress", c.HealthzBindAddress)
 	if collide(m, h) {
 		r.addf("healthzBindAddress", "%s collides with metricsBindAddress %s", h, m)
 	}
-	c.validateStatusPage(r, m, h)
+	validateStatusPage(c, r, m, h)
 	if c.EnableProfiling && c.MetricsBindAddress == "" {
 		r.addf("enableProfiling", "needs metricsBindAddress, where it is served")
 	}
@@ -334,7 +334,7 @@ func (c *Configuration) validateServers(r *report) {
 }
 
 // checkBindAddress parses IP:PORT. Empty means that nothing is served.
-func (c *Configuration) checkBindAddress(r *report, path, s string) netip.AddrPort {
+func checkBindAddress(c *Configuration, r *report, path, s string) netip.AddrPort {
 	if s == "" {
 		return netip.AddrPort{}
 	}
@@ -358,11 +358,17 @@ func (c *Configuration) checkBindAddress(r *report, path, s string) netip.AddrPo
 	return a
 }
 
-func (c *Configuration) validateLogging(r *report) {
+func validateLogging(c *Configuration, r *report) {
 	if _, err := ParseLevel(c.Logging.Level); err != nil {
 		r.addf("logging.level", "%v", err)
 	}
 	if f := c.Logging.Format; f != "text" && f != "json" {
 		r.addf("logging.format", "must be text or json, is %q", f)
 	}
+}
+
+// either lists values as "a, b or c".
+func either(values []string) string {
+	last := len(values) - 1
+	return strings.Join(values[:last], ", ") + " or " + values[last]
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,43 @@ const auto = "auto"
 
 // maxCPU bounds CPU numbers: more than any kernel has (CONFIG_NR_CPUS).
 const maxCPU = 8191
+
+// unmarshal has parse read the text of a JSON value. A list is its elements, separated by commas, and an
+// error that says what is expected, if noList does.
+func unmarshal(data []byte, parse func(string) error, noList string) error {
+	var v any
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		return err
+	}
+	var err error
+	switch v := v.(type) {
+	case nil:
+		return nil
+	case []any:
+		var parts []string
+		for _, e := range v {
+			parts = append(parts, fmt.Sprint(e))
+		}
+		switch {
+		case noList != "":
+			err = errors.New(noList + ", got a list")
+		case len(v) == 0:
+			err = errors.New("expected auto or CPU numbers, got an empty list")
+		default:
+			err = parse(strings.Join(parts, ","))
+		}
+	case map[string]any:
+		err = errors.New("expected a value, got a mapping")
+	default:
+		err = parse(fmt.Sprint(v))
+	}
+	if err != nil {
+		return &json.UnmarshalTypeError{Value: err.Error()} // the decoder adds the field
+	}
+	return nil
+}
 
 // AutoInt is a positive number, or 0 for "auto".
 type AutoInt int
@@ -37,14 +75,12 @@ func (a AutoInt) MarshalJSON() ([]byte, error) {
 	return json.Marshal(int(a))
 }
 
-func (a *AutoInt) set(text string, list []string) error {
-	if list != nil {
-		return errors.New("expected auto or a number, got a list")
-	}
-	return a.Set(text)
+// UnmarshalJSON parses a string or a number.
+func (a *AutoInt) UnmarshalJSON(data []byte) error {
+	return unmarshal(data, a.Set, "expected auto or a number")
 }
 
-// Set parses "auto" or a positive number (pflag.Value).
+// Set parses "auto" or a positive number.
 func (a *AutoInt) Set(text string) error {
 	if text == auto {
 		*a = 0
@@ -57,9 +93,6 @@ func (a *AutoInt) Set(text string) error {
 	*a = AutoInt(n)
 	return nil
 }
-
-// Type names the value in help texts (pflag.Value).
-func (a *AutoInt) Type() string { return "auto|N" }
 
 // PortRange is an inclusive range of ports.
 type PortRange struct{ Lo, Hi uint16 }
@@ -79,14 +112,12 @@ func (r PortRange) Overlaps(o PortRange) bool { return r.Lo <= o.Hi && o.Lo <= r
 // MarshalJSON is "LO-HI".
 func (r PortRange) MarshalJSON() ([]byte, error) { return json.Marshal(r.String()) }
 
-func (r *PortRange) set(text string, list []string) error {
-	if list != nil {
-		return errors.New("expected a range of ports such as 61000-65535, got a list")
-	}
-	return r.Set(text)
+// UnmarshalJSON parses a string or a number.
+func (r *PortRange) UnmarshalJSON(data []byte) error {
+	return unmarshal(data, r.Set, "expected a range of ports such as 61000-65535")
 }
 
-// Set parses "LO-HI" or a single port (pflag.Value).
+// Set parses "LO-HI" or a single port.
 func (r *PortRange) Set(text string) error {
 	lo, hi, isRange := strings.Cut(text, "-")
 	if !isRange {
@@ -104,9 +135,6 @@ func (r *PortRange) Set(text string) error {
 	return nil
 }
 
-// Type names the value in help texts (pflag.Value).
-func (r *PortRange) Type() string { return "LO-HI" }
-
 // Mark is bits of a packet mark; 0 is none.
 type Mark uint32
 
@@ -116,14 +144,12 @@ func (m Mark) String() string { return fmt.Sprintf("%#x", uint32(m)) }
 // MarshalJSON is the number in hexadecimal, as a string.
 func (m Mark) MarshalJSON() ([]byte, error) { return json.Marshal(m.String()) }
 
-func (m *Mark) set(text string, list []string) error {
-	if list != nil {
-		return errors.New("expected bits of a packet mark such as 0x10, got a list")
-	}
-	return m.Set(text)
+// UnmarshalJSON parses a string or a number.
+func (m *Mark) UnmarshalJSON(data []byte) error {
+	return unmarshal(data, m.Set, "expected bits of a packet mark such as 0x10")
 }
 
-// Set parses a number, with 0x in front for hexadecimal (pflag.Value).
+// Set parses a number, with 0x in front for hexadecimal.
 func (m *Mark) Set(text string) error {
 	n, err := strconv.ParseUint(text, 0, 32)
 	if err != nil {
@@ -132,9 +158,6 @@ func (m *Mark) Set(text string) error {
 	*m = Mark(n)
 	return nil
 }
-
-// Type names the value in help texts (pflag.Value).
-func (m *Mark) Type() string { return "BITS" }
 
 // CPUs is a list of CPU numbers in the order of use; nil is "auto".
 type CPUs []int
@@ -169,18 +192,11 @@ func (c CPUs) String() string {
 // MarshalJSON encodes the result of String.
 func (c CPUs) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
 
-func (c *CPUs) set(text string, list []string) error {
-	if list != nil {
-		if len(list) == 0 {
-			return errors.New("expected auto or CPU numbers, got an empty list")
-		}
-		text = strings.Join(list, ",")
-	}
-	return c.Set(text)
-}
+// UnmarshalJSON parses a string, a number or a list of them.
+func (c *CPUs) UnmarshalJSON(data []byte) error { return unmarshal(data, c.Set, "") }
 
 // Set parses "auto" or a list such as "2-5,8", as taskset(1) and cpuset(7)
-// have it (pflag.Value).
+// have it.
 func (c *CPUs) Set(text string) error {
 	if text == auto {
 		*c = nil
@@ -207,9 +223,6 @@ func (c *CPUs) Set(text string) error {
 	*c = out
 	return nil
 }
-
-// Type names the value in help texts (pflag.Value).
-func (c *CPUs) Type() string { return "auto|LIST" }
 
 func parsePort(s string) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
