@@ -103,6 +103,24 @@ func TestChartRendersKnownFieldsOnly(t *testing.T) {
 	}
 }
 
+// Names with a suffix are names of Services, too: at most 63 characters.
+func TestChartWithALongName(t *testing.T) {
+	name := strings.Repeat("long-name-", 6) + "abc" // 63 characters
+	objects, _, err := helmTemplate("fullnameOverride: " + name + `
+controller: {enabled: true}
+prometheus: {serviceMonitor: {enabled: true}, prometheusRule: {enabled: true}}
+dashboards: {enabled: true}
+config: {metricsBindAddress: "0.0.0.0:9464", announce: {speaker: bgp, objectNamespaces: [metallb-system]}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		if n := o.GetName(); len(n) > 63 || !strings.HasPrefix(n, "long-name-") {
+			t.Errorf("%s %s has %d characters", o.GetKind(), n, len(n))
+		}
+	}
+}
+
 func clusterWide(o *unstructured.Unstructured) bool {
 	return o.GetKind() == "Namespace" || strings.HasPrefix(o.GetKind(), "ClusterRole") || strings.HasPrefix(o.GetKind(), "ValidatingAdmission")
 }

@@ -84,8 +84,8 @@ func (b *binary) identify(o options) error {
 	return nil
 }
 
-// generate writes shell completion and man pages with a binary for this machine,
-// and returns their directory.
+// generate writes shell completion and man pages with a binary for this machine, and the
+// documents, and returns their directory.
 func generate(b *binary, stage string) (string, error) {
 	dir := filepath.Join(stage, "extras")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -105,5 +105,5 @@ func generate(b *binary, stage string) (string, error) {
 	if out, err := man.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("weir man: %w\n%s", err, out)
 	}
-	return dir, nil
+	return dir, writeDocuments(b.root, filepath.Join(dir, "doc"))
 }

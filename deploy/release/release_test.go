@@ -32,7 +32,7 @@ func testOptions(root, out string) options {
 func checkout(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range []string{"go.mod", "go.sum", "LICENSE", "CHANGELOG.md", "cmd", "conntrack", "deploy", "discovery", "lb", "perf", "topology"} {
+	for _, name := range []string{"go.mod", "go.sum", "LICENSE", "CHANGELOG.md", "README.md", "cmd", "conntrack", "deploy", "discovery", "lb", "perf", "topology"} {
 		if out, err := exec.Command("cp", "-r", filepath.Join("../..", name), dir).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -182,6 +182,7 @@ func testRPM(t *testing.T, dir string) {
 		"/usr/share/zsh/site-functions/_weir": 0o644, "/usr/share/man/man8/weir.8": 0o644,
 		"/usr/share/doc/weir/examples/nodeport.yaml": 0o644, "/usr/share/man/man8/weir-connections-kill.8": 0o644,
 		"/usr/share/licenses/weir/LICENSE": 0o644,
+		"/usr/share/doc/weir/README.md":    0o644, "/usr/share/doc/weir/cmd/weir/config/README.md": 0o644,
 	} {
 		if got, ok := modes[name]; !ok || got != mode {
 			t.Errorf("%s has mode %o, want %o", name, got, mode)
