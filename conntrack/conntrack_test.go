@@ -42,10 +42,11 @@ func openHeap(t testing.TB, cfg Config) *Table {
 	}
 	p := planFor(int64(cfg.MaxFlows))
 	tab.mem = &mapping{shared: heapBytes(p.size), index: heapBytes(p.index()), links: heapBytes(int64(cfg.MaxFlows) * linkSize)}
-	tab.viewFile(tab.mem.shared, p, int64(cfg.MaxFlows))
-	tab.viewPrivate(p)
-	tab.size(cfg.Workers)
-	if err := tab.initialize(int64(cfg.MaxFlows)); err != nil {
+	o := opener{tab, cfg}
+	o.viewFile(tab.mem.shared, p, int64(cfg.MaxFlows))
+	o.viewPrivate(p)
+	o.size()
+	if err := o.initialize(int64(cfg.MaxFlows)); err != nil {
 		t.Fatal(err)
 	}
 	return tab
@@ -80,7 +81,7 @@ func natFlow(i int) *NewFlow {
 	}
 }
 
-func (t *Table) lookup(k Key) Ref { return t.find(t.Hash(&k), &k) }
+func (t *Table) lookup(k Key) Ref { return t.index.find(t.Hash(&k), &k) }
 
 func mustCreate(t testing.TB, w *Worker, f *NewFlow) Ref {
 	t.Helper()

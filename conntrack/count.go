@@ -13,6 +13,9 @@ import (
 // beyond the last are not counted.
 type flowCounts []atomic.Uint64
 
+// counts are those of endpoints, of Services, and of the handshakes per Service that failed.
+type counts struct{ endpoints, services, failed flowCounts }
+
 // The amounts that a connection adds.
 const (
 	countFlow     = 1
@@ -71,58 +74,37 @@ func serviceCounts(s uint32) uint64 {
 	return 0
 }
 
-// setState moves a connection from state word s to n, and counts it as over or not.
-// It reports false when the state is not s any more.
-func (t *Table) setState(c *Conn, s, n uint32) bool {
-	if serviceCounts(s) == serviceCounts(n) {
-		return n == s || t.changeState(c, s, n)
-	}
-	// Read first: once it is over another worker may delete it.
-	endpoint, service := atomic.LoadUint32(&c.EndpointID), atomic.LoadUint32(&c.ServiceID)
-	if !t.changeState(c, s, n) {
-		return false
-	}
-	if delta := endpointCounts(n) - endpointCounts(s); delta != 0 {
-		t.endpoints.add(endpoint, delta)
-	}
-	t.services.add(service, serviceCounts(n)-serviceCounts(s))
-	if flowstate.InHandshake(s) && !flowstate.CountsAsOpen(n) {
-		t.failed.add(service, 1)
-	}
-	return true
-}
-
 // EndpointFlows returns how many connections name endpoint number n.
-func (t *Table) EndpointFlows(n uint32) uint32 {
-	flows, _ := t.endpoints.load(n)
+func (cn *counts) EndpointFlows(n uint32) uint32 {
+	flows, _ := cn.endpoints.load(n)
 	return flows
 }
 
 // EndpointOpen returns how many of them are open: both sides have been heard, and it
 // was neither reset nor closed by both.
-func (t *Table) EndpointOpen(n uint32) uint32 {
-	_, open := t.endpoints.load(n)
+func (cn *counts) EndpointOpen(n uint32) uint32 {
+	_, open := cn.endpoints.load(n)
 	return open
 }
 
 // ServiceHalfOpen returns the number of connections of Service n in which only the client
 // has sent packets.
-func (t *Table) ServiceHalfOpen(n uint32) uint32 {
-	half, _ := t.services.load(n)
+func (cn *counts) ServiceHalfOpen(n uint32) uint32 {
+	half, _ := cn.services.load(n)
 	return half
 }
 
 // ServiceFailed returns how many TCP and SCTP connections of number n have ended before
 // the handshake was complete, since Open.
-func (t *Table) ServiceFailed(n uint32) uint64 {
-	if uint64(n) >= uint64(len(t.failed)) {
+func (cn *counts) ServiceFailed(n uint32) uint64 {
+	if uint64(n) >= uint64(len(cn.failed)) {
 		return 0
 	}
-	return t.failed[n].Load()
+	return cn.failed[n].Load()
 }
 
 // ServiceOpen returns how many connections of Service n are open.
-func (t *Table) ServiceOpen(n uint32) uint32 {
-	_, open := t.services.load(n)
+func (cn *counts) ServiceOpen(n uint32) uint32 {
+	_, open := cn.services.load(n)
 	return open
 }

@@ -73,11 +73,11 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 	}
 	f.prefetched.valid = false // its sources may change
 	h := f.prefetched.hash
-	if r := t.find(h, &f.Client); r != 0 {
+	if r := t.index.find(h, &f.Client); r != 0 {
 		w.count.existed.Add(1)
 		return r, Existed
 	}
-	if t.refuses(f) {
+	if t.ports.refuses(f) {
 		return 0, NoPort
 	}
 	for range maxAttempts {
@@ -114,7 +114,7 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 // made a connection of the same tuple.
 func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 	t := w.t
-	r, result := t.insert(h, forwardRef(conn), true)
+	r, result := t.index.insert(h, forwardRef(conn), true)
 	if result == inserted {
 		s := firstState(f)
 		t.endpoints.add(f.EndpointID, endpointCounts(s))
@@ -124,7 +124,7 @@ func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 		return r, Created
 	}
 	if !f.Mode.DSR() {
-		t.remove(reverseRef(conn))
+		t.unlist(reverseRef(conn))
 	}
 	w.retire(conn)
 	if result == exists {
@@ -137,8 +137,8 @@ func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 
 // write fills a connection that is not yet visible: all but the SNAT port and the words
 // that depend on it. It reports false if f makes no sense.
-func (t *Table) write(conn uint32, f *NewFlow) bool {
-	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
+func (cs *cells) write(conn uint32, f *NewFlow) bool {
+	fw, rv := &cs.entries[2*conn], &cs.entries[2*conn+1]
 	fw.begin(&f.Client, f)
 	rv.begin(&f.prefetched.reverse, f)
 	switch f.Mode {
@@ -156,7 +156,7 @@ func (t *Table) write(conn uint32, f *NewFlow) bool {
 	if f.Watched && !f.Mode.DSR() {
 		rv.Flags = FlagWatched
 	}
-	c := &t.conns[conn]
+	c := &cs.conns[conn]
 	// The publication of the entries orders these stores.
 	storeRelaxed(&c.lastSeen, f.Tick)
 	storeRelaxed(&c.created, f.Tick)

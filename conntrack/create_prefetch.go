@@ -26,11 +26,11 @@ func (w *Worker) Prefetch(f *NewFlow, h uint64) {
 		d.reverse.set(f.Endpoint.Addr(), f.SNAT)
 		d.reverse.W[4] |= uint64(bits.ReverseBytes16(f.Endpoint.Port())) | f.Client.W[4]&(0xff<<32)
 		d.group = t.Hash(&d.reverse)
-		prefetchCursor(t.cursor(d.group))
+		prefetchCursor(t.ports.cursor(d.group))
 	case ModeDNAT:
 		d.reverse = MakeKey(f.Endpoint, f.Client.Src(), f.Client.Proto())
 		d.group = t.Hash(&d.reverse)
-		prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &d.group, 1)
+		prefetchBuckets(&t.index.buckets[0], uint64(len(t.index.buckets)), &d.group, 1)
 	default:
 		d.reverse = Key{}
 	}
@@ -43,11 +43,11 @@ func (w *Worker) PickPort(f *NewFlow) {
 	if f.Mode != ModeNAT || !f.hasPorts() {
 		return
 	}
-	d.port, d.picked = f.portAt(d.group, t.cursor(d.group).at.Add(1)), true
+	d.port, d.picked = f.portAt(d.group, t.ports.cursor(d.group).at.Add(1)), true
 	setDstPort(&d.reverse, d.port)
 	d.first = t.Hash(&d.reverse)
 	setDstPort(&d.reverse, 0)
-	prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &d.first, 1)
+	prefetchBuckets(&t.index.buckets[0], uint64(len(t.index.buckets)), &d.first, 1)
 }
 
 func (f *NewFlow) hasPorts() bool { return f.PortLo != 0 && f.PortLo <= f.PortHi }
@@ -61,4 +61,4 @@ func (f *NewFlow) portAt(group uint64, step uint32) uint16 {
 	return uint16(uint32(f.PortLo) + (uint32(group>>16)+step)%f.ports())
 }
 
-func (t *Table) cursor(group uint64) *cursor { return &t.cursors[group%uint64(len(t.cursors))] }
+func (p *ports) cursor(group uint64) *cursor { return &p.cursors[group%uint64(len(p.cursors))] }

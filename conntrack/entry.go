@@ -99,31 +99,60 @@ const (
 // Kind returns the entry's mode and flags.
 func (e *Entry) Kind() Kind { return Kind(e.Mode) | Kind(e.Flags)<<8 }
 
+// cells are the connections and their entries.
+type cells struct {
+	conns    []Conn
+	entries  []Entry // 2 per connection: forward, reverse
+	nextHops uint64  // those of Config if the table is in Config.Memory
+	_        [64]byte
+	// unsettled counts the clearings of next-hop words, see steady.go.
+	unsettled atomic.Uint32
+	_         [60]byte
+}
+
+// MaxFlows returns the number of connections that the table can hold.
+func (cs *cells) MaxFlows() int { return len(cs.conns) }
+
+// Entry returns the entry that r names. It must not be written.
+func (cs *cells) Entry(r Ref) *Entry { return &cs.entries[r-1] }
+
+// Entries returns all entries, that of a Ref at the Ref less 1. They must not be written,
+// and only an entry that a look-up has returned may be read.
+func (cs *cells) Entries() []Entry { return cs.entries }
+
+// Changing is [Table.Conn] without that note.
+func (cs *cells) Changing(r Ref) *Conn { return &cs.conns[r.Conn()] }
+
+// EndpointAddr returns the endpoint that a connection was sent to.
+func (cs *cells) EndpointAddr(r Ref) netip.AddrPort {
+	return cs.NewDst(forwardRef(r.Conn()))
+}
+
 // NewAddrs6 returns the addresses that the recipe of entry r writes into an IPv6 packet, or
 // with FlagOuter6 into the outer IPv6 header. Source and destination are two little-endian
 // words each. They are the other entry's key read backwards; in a mode without a reverse
 // direction that entry holds nothing else.
-func (t *Table) NewAddrs6(r Ref) (src, dst [2]uint64) {
-	k := &t.entries[(r-1)^1].Key
+func (cs *cells) NewAddrs6(r Ref) (src, dst [2]uint64) {
+	k := &cs.entries[(r-1)^1].Key
 	return [2]uint64{k.W[2], k.W[3]}, [2]uint64{k.W[0], k.W[1]}
 }
 
 // NewKey6 returns the key that [Table.NewAddrs6] reads: words 2 and 3 are the new source,
 // words 0 and 1 the new destination. The other words are not the caller's.
-func (t *Table) NewKey6(r Ref) *Key { return &t.entries[(r-1)^1].Key }
+func (cs *cells) NewKey6(r Ref) *Key { return &cs.entries[(r-1)^1].Key }
 
 // NewSrc returns the source that the recipe of entry r writes. It is invalid for a
 // mode that writes none.
-func (t *Table) NewSrc(r Ref) netip.AddrPort { k := t.NewTuple(r); return k.Src() }
+func (cs *cells) NewSrc(r Ref) netip.AddrPort { k := cs.NewTuple(r); return k.Src() }
 
 // NewDst returns the destination that the recipe of entry r writes: for a forward
 // entry the endpoint, for a reverse entry the client.
-func (t *Table) NewDst(r Ref) netip.AddrPort { k := t.NewTuple(r); return k.Dst() }
+func (cs *cells) NewDst(r Ref) netip.AddrPort { k := cs.NewTuple(r); return k.Dst() }
 
 // NewTuple returns the tuple of a packet that the recipe of entry r has rewritten. In a mode
 // without translation its addresses are those of the outer header.
-func (t *Table) NewTuple(r Ref) Key {
-	e := &t.entries[r-1]
+func (cs *cells) NewTuple(r Ref) Key {
+	e := &cs.entries[r-1]
 	k := Key{W: [5]uint64{4: e.Key.W[4]&^0xffffffff | uint64(e.NewPorts)}}
 	family := e.Key.Family()
 	if e.Mode.DSR() {
@@ -137,7 +166,7 @@ func (t *Table) NewTuple(r Ref) Key {
 		k.W[0] = e.Addr4
 		return k
 	}
-	src, dst := t.NewAddrs6(r)
+	src, dst := cs.NewAddrs6(r)
 	k.W[0], k.W[1], k.W[2], k.W[3] = src[0], src[1], dst[0], dst[1]
 	return k
 }

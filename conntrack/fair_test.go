@@ -149,6 +149,6 @@ func TestConnectionsGoInTheOrderOfTheirClasses(t *testing.T) {
 // evictAll is one eviction of want connections.
 func (t *Table) evictAll(w *Worker, tick, want uint32) {
 	bound := t.bound.Load()
-	looked, last, part := t.survey(0, bound, want, tick)
+	looked, last, part := w.survey(0, bound, want, tick)
 	w.evictUpTo(0, bound, looked, last, part, tick)
 }

@@ -169,8 +169,8 @@ func (w *Worker) step(tick uint32) int {
 
 // idle returns for how many ticks, as far as is noted, there was no packet of connection
 // conn at tick: fewer than 0 if another worker's tick is ahead.
-func (t *Table) idle(conn, tick uint32) int32 {
-	return int32(tick - atomic.LoadUint32(&t.conns[conn].lastSeen))
+func (cs *cells) idle(conn, tick uint32) int32 {
+	return int32(tick - atomic.LoadUint32(&cs.conns[conn].lastSeen))
 }
 
 // prefetchExpired asks for the entries of refs, and for the buckets that these are in.
@@ -180,7 +180,7 @@ func (t *Table) prefetchExpired(refs []Ref) {
 	for i, r := range refs {
 		h[i] = t.Hash(&t.entries[r-1].Key)
 	}
-	prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &h[0], len(refs))
+	prefetchBuckets(&t.index.buckets[0], uint64(len(t.index.buckets)), &h[0], len(refs))
 }
 
 // manyHalfOpen is how many half-open TCP connections of one Service are more than

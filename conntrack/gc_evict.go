@@ -26,7 +26,7 @@ func (w *Worker) evict(tick uint32) {
 	if from >= bound {
 		from = 0
 	}
-	looked, last, part := t.survey(from, bound, want, tick)
+	looked, last, part := w.survey(from, bound, want, tick)
 	t.hand.Store((from + looked) % bound)
 	if found := w.evictUpTo(from, bound, looked, last, part, tick); found > 0 {
 		w.count.evicted.Add(uint64(found))
@@ -52,10 +52,10 @@ func (w *Worker) mayEvict(tick uint32) bool {
 // survey looks at connections from number from on, until want of the first class are seen.
 // It returns the number of connections it looked at. Of these, all of the classes below
 // last, and part of class last, make want connections.
-func (t *Table) survey(from, bound, want, tick uint32) (looked uint32, last evictionClass, part uint32) {
+func (w *Worker) survey(from, bound, want, tick uint32) (looked uint32, last evictionClass, part uint32) {
 	var seen [evictNever + 1]uint32
-	for conn := from; looked < min(t.look, bound) && seen[evictHalfOpen] < want; looked++ {
-		class, _ := t.evictionOf(conn, tick)
+	for conn := from; looked < min(w.t.look, bound) && seen[evictHalfOpen] < want; looked++ {
+		class, _ := w.t.evictionOf(conn, tick)
 		seen[class]++
 		if conn++; conn == bound {
 			conn = 0
@@ -113,11 +113,11 @@ func (w *Worker) unlinkAll(words []uint32, refs []Ref) (n uint32) {
 
 // evictionOf returns the eviction class of connection conn at tick, and the state
 // word that it follows from.
-func (t *Table) evictionOf(conn, tick uint32) (evictionClass, uint32) {
-	c := &t.conns[conn]
+func (fl *flows) evictionOf(conn, tick uint32) (evictionClass, uint32) {
+	c := &fl.conns[conn]
 	s := atomic.LoadUint32(&c.state)
 	if flowstate.IsSteady(s) != 0 {
-		t.current(conn)
+		fl.current(conn)
 		s = atomic.LoadUint32(&c.state)
 	}
 	if s&flowstate.Published == 0 {
@@ -125,7 +125,7 @@ func (t *Table) evictionOf(conn, tick uint32) (evictionClass, uint32) {
 	}
 	client := uint32(0)
 	if flowstate.Proven(s) {
-		client = t.entries[2*conn].idle(tick)
+		client = fl.entries[2*conn].idle(tick)
 	}
 	return evictionOf(s, c.Idle(tick), client, uint32(max(0, int32(c.LastSeen()-c.Created())))), s
 }

@@ -34,7 +34,7 @@ func (t *Table) rawEntry(n uint32) *[8]uint64 { return (*[8]uint64)(unsafe.Point
 // look returns the recipe for IPv4 key k, by the steps of "Generation" in the package comment.
 func (o *outsider) look(k *Key) (rec recipe, ok bool) {
 	t := o.t
-	b := t.bucketAt(t.Hash(k), 0)
+	b := t.index.bucketAt(t.Hash(k), 0)
 	for i := range b.slot {
 		if b.tagAt(uint32(i)) != tagOf(t.Hash(k)) {
 			continue

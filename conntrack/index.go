@@ -40,6 +40,12 @@ type bucket struct {
 	slot [slotsPerBucket]atomic.Uint32
 }
 
+// index finds entries by their keys.
+type index struct {
+	buckets []bucket
+	entries []Entry
+}
+
 // tagOf returns the tag of hash h: from bits that neither choose the bucket nor the
 // step to the next one.
 func tagOf(h uint64) uint8 { return max(uint8(h), 1) }
@@ -70,13 +76,13 @@ func (p place) before(o place) bool {
 // bucketAt returns the bucket of a probe: the first from the upper bits of h, the
 // others by steps of a width that the lower ones give. In an index of at least maxProbes
 // buckets they all differ, so that the bucket of an entry says how many were passed over.
-func (t *Table) bucketAt(h uint64, probe uint32) *bucket {
-	n := uint64(len(t.buckets))
+func (x *index) bucketAt(h uint64, probe uint32) *bucket {
+	n := uint64(len(x.buckets))
 	i := bucketIndex(h, n)
 	if probe != 0 {
 		i = (i + uint64(probe)*(1+bucketIndex(bits.RotateLeft64(h, 32), n/maxProbes))) % n
 	}
-	return &t.buckets[i]
+	return &x.buckets[i]
 }
 
 // bucketIndex is h/2^64 * buckets.
@@ -86,12 +92,12 @@ func bucketIndex(h, buckets uint64) uint64 {
 }
 
 // find returns the live entry of k, or 0.
-func (t *Table) find(h uint64, k *Key) Ref {
+func (x *index) find(h uint64, k *Key) Ref {
 	for probe := uint32(0); probe < maxProbes; probe++ {
-		b := t.bucketAt(h, probe)
+		b := x.bucketAt(h, probe)
 		for m := tagged(b, uint32(tagOf(h))*0x01010101); m != 0; m &= m - 1 {
 			w := b.slot[uint32(bits.TrailingZeros32(m))%slotsPerBucket].Load()
-			if w-1 < slotPending-1 && t.entries[w-1].Key.equal(k) {
+			if w-1 < slotPending-1 && x.entries[w-1].Key.equal(k) {
 				return Ref(w)
 			}
 		}
@@ -114,25 +120,25 @@ const (
 // when the key is there already; with wait false a pending entry counts too and the Ref may
 // be 0. Even if it did not return inserted, other workers may be reading the entry: it must
 // be retired, not rewritten.
-func (t *Table) insert(h uint64, r Ref, wait bool) (Ref, insertResult) {
+func (x *index) insert(h uint64, r Ref, wait bool) (Ref, insertResult) {
 	for {
-		own, ok := t.place(h, r)
+		own, ok := x.place(h, r)
 		if !ok {
 			return 0, noSlot
 		}
-		other := t.contest(h, r, own)
-		if t.settle(h, r, own, other) {
+		other := x.contest(h, r, own)
+		if x.settle(h, r, own, other) {
 			return r, inserted
 		}
 		switch {
 		case other.pending != 0 && !wait:
 			return 0, exists
 		case other.pending != 0:
-			t.await(t.bucketAt(h, other.at.probe), other.at.slot, other.pending)
+			x.await(x.bucketAt(h, other.at.probe), other.at.slot, other.pending)
 		case other.ref != 0:
 			return other.ref, exists
 		}
-		if live := t.find(h, &t.entries[r-1].Key); live != 0 {
+		if live := x.find(h, &x.entries[r-1].Key); live != 0 {
 			return live, exists
 		}
 	}
@@ -146,9 +152,9 @@ type rival struct {
 }
 
 // place puts r as pending into the first free slot of the probe sequence.
-func (t *Table) place(h uint64, r Ref) (place, bool) {
+func (x *index) place(h uint64, r Ref) (place, bool) {
 	for probe := uint32(0); probe < maxProbes; probe++ {
-		b := t.bucketAt(h, probe)
+		b := x.bucketAt(h, probe)
 		for g := range uint32(len(b.tag)) {
 			for m := matches(b.tag[g].Load(), 0); m != 0; m &= m - 1 {
 				i := slotOf(g, m)
@@ -159,22 +165,22 @@ func (t *Table) place(h uint64, r Ref) (place, bool) {
 		}
 		b.over.Add(1) // before the slot of a later probe is taken
 	}
-	t.unpass(h, maxProbes)
+	x.unpass(h, maxProbes)
 	return place{}, false
 }
 
 // contest looks for a rival of r, which is pending at own. Pending ones at a higher
 // position it kills.
-func (t *Table) contest(h uint64, r Ref, own place) rival {
+func (x *index) contest(h uint64, r Ref, own place) rival {
 	for probe := uint32(0); probe < maxProbes; probe++ {
-		b := t.bucketAt(h, probe)
+		b := x.bucketAt(h, probe)
 		m := contenders(b, uint32(tagOf(h))*0x01010101)
 		if probe == own.probe {
 			m &^= 1 << own.slot
 		}
 		for ; m != 0; m &= m - 1 {
 			at := place{probe, uint32(bits.TrailingZeros32(m))}
-			if other := t.confront(b, at, r, own); other.ref != 0 {
+			if other := x.confront(b, at, r, own); other.ref != 0 {
 				return other
 			}
 		}
@@ -186,13 +192,13 @@ func (t *Table) contest(h uint64, r Ref, own place) rival {
 }
 
 // confront is contest for one slot.
-func (t *Table) confront(b *bucket, at place, r Ref, own place) rival {
+func (x *index) confront(b *bucket, at place, r Ref, own place) rival {
 	slot := &b.slot[at.slot%slotsPerBucket]
 	for {
 		w := slot.Load()
 		n, pending := Ref(w&^slotPending), w >= slotPending
 		switch {
-		case n == 0 || !t.entries[n-1].Key.equal(&t.entries[r-1].Key):
+		case n == 0 || !x.entries[n-1].Key.equal(&x.entries[r-1].Key):
 			return rival{}
 		case !pending:
 			return rival{ref: n, at: at}
@@ -207,30 +213,30 @@ func (t *Table) confront(b *bucket, at place, r Ref, own place) rival {
 
 // settle ends an attempt: without a rival r goes live, unless another has killed it
 // meanwhile. It reports whether r is live; else its slot is empty again.
-func (t *Table) settle(h uint64, r Ref, own place, other rival) bool {
+func (x *index) settle(h uint64, r Ref, own place, other rival) bool {
 	if other.ref == 0 {
-		b := t.bucketAt(h, own.probe)
+		b := x.bucketAt(h, own.probe)
 		b.setTag(own.slot, tagOf(h))
 		if b.slot[own.slot].CompareAndSwap(slotPending|uint32(r), uint32(r)) {
 			return true
 		}
 	}
-	t.clear(h, own)
+	x.clear(h, own)
 	return false
 }
 
 // clear empties a slot, whose owner calls it: who placed an entry there that did not go
 // live, or who has made it dead in remove.
-func (t *Table) clear(h uint64, at place) {
-	b := t.bucketAt(h, at.probe)
+func (x *index) clear(h uint64, at place) {
+	b := x.bucketAt(h, at.probe)
 	b.setTag(at.slot, 0)
 	b.slot[at.slot].Store(0)
-	t.unpass(h, at.probe)
+	x.unpass(h, at.probe)
 }
 
 // await waits a moment for a pending slot to go live or to be withdrawn, then
 // kills it: its owner may not be running.
-func (t *Table) await(b *bucket, slot, word uint32) {
+func (x *index) await(b *bucket, slot, word uint32) {
 	for range waitLoads {
 		if b.slot[slot].Load() != word {
 			return
@@ -240,9 +246,9 @@ func (t *Table) await(b *bucket, slot, word uint32) {
 }
 
 // unpass takes back that the buckets of the first n probes were passed over.
-func (t *Table) unpass(h uint64, n uint32) {
+func (x *index) unpass(h uint64, n uint32) {
 	for probe := uint32(0); probe < n; probe++ {
-		t.bucketAt(h, probe).over.Add(-1)
+		x.bucketAt(h, probe).over.Add(-1)
 	}
 }
 
@@ -253,15 +259,14 @@ type linkedAt struct {
 	at   place
 }
 
-// remove unlinks live entry r. Supersede and the claimant of the connection may do so at
+// remove unlinks live entry r, whose hash is h. Supersede and the claimant of the connection may do so at
 // the same time: the entry is removed by the successful compare-and-swap.
-func (t *Table) remove(r Ref) { t.withdraw(t.locate(r)) }
+func (x *index) remove(h uint64, r Ref) { x.withdraw(x.locate(h, r)) }
 
-// locate returns where live entry r is linked.
-func (t *Table) locate(r Ref) linkedAt {
-	h := t.Hash(&t.entries[r-1].Key)
+// locate returns where live entry r is linked, whose hash is h.
+func (x *index) locate(h uint64, r Ref) linkedAt {
 	for probe := uint32(0); probe < maxProbes; probe++ {
-		b := t.bucketAt(h, probe)
+		b := x.bucketAt(h, probe)
 		for g := range uint32(len(b.tag)) {
 			for m := matches(b.tag[g].Load(), tagOf(h)); m != 0; m &= m - 1 {
 				if i := slotOf(g, m); b.slot[i].Load() == uint32(r) {
@@ -279,9 +284,9 @@ func (t *Table) locate(r Ref) linkedAt {
 // withdraw empties a slot unless it holds another entry by now: r cannot be linked
 // anew before the caller's next Quiesce. The slot is dead first: were it empty at once,
 // another entry might get it, and that one's tag be cleared.
-func (t *Table) withdraw(l linkedAt) {
+func (x *index) withdraw(l linkedAt) {
 	r := uint32(l.ref)
-	if r != 0 && t.bucketAt(l.hash, l.at.probe).slot[l.at.slot].CompareAndSwap(r, slotDead) {
-		t.clear(l.hash, l.at)
+	if r != 0 && x.bucketAt(l.hash, l.at.probe).slot[l.at.slot].CompareAndSwap(r, slotDead) {
+		x.clear(l.hash, l.at)
 	}
 }

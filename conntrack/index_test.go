@@ -11,7 +11,7 @@ import (
 func withKeys(t testing.TB, buckets int, keys ...Key) *Table {
 	t.Helper()
 	tab := openHeap(t, Config{MaxFlows: 1024, Workers: 1, MaxEndpoints: 8})
-	tab.buckets = tab.buckets[:buckets]
+	tab.index.buckets = tab.index.buckets[:buckets]
 	for i, k := range keys {
 		tab.entries[i].Key = k
 	}
@@ -30,11 +30,11 @@ type inserter struct {
 func (in *inserter) advance(tab *Table, h uint64) {
 	switch in.step {
 	case 0:
-		in.own, _ = tab.place(h, in.ref)
+		in.own, _ = tab.index.place(h, in.ref)
 	case 1:
-		in.other = tab.contest(h, in.ref, in.own)
+		in.other = tab.index.contest(h, in.ref, in.own)
 	case 2:
-		if tab.settle(h, in.ref, in.own, in.other) {
+		if tab.index.settle(h, in.ref, in.own, in.other) {
 			in.live = in.ref
 		}
 	}
@@ -50,10 +50,10 @@ func TestEveryInterleavingOfInsertersLeavesOneEntry(t *testing.T) {
 	for holes := range 1 << 3 { // which slots open up after the first inserter placed
 		outcomes := 0
 		interleave(nil, [3]int{3, 3, 3}, func(order []int) {
-			clear(tab.buckets)
+			clear(tab.index.buckets)
 			h := tab.Hash(&k)
 			// All but one slot of the first bucket are taken by others at first.
-			b := tab.bucketAt(h, 0)
+			b := tab.index.bucketAt(h, 0)
 			for i := range b.slot {
 				if i != 5 {
 					b.setTag(uint32(i), tagOf(^h))
@@ -74,20 +74,20 @@ func TestEveryInterleavingOfInsertersLeavesOneEntry(t *testing.T) {
 					live = append(live, ins[i].live)
 				}
 			}
-			found := tab.find(h, &k)
+			found := tab.index.find(h, &k)
 			if len(live) > 1 || len(live) == 1 && found != live[0] || len(live) == 0 && found != 0 {
 				t.Fatalf("order %v: live %v, found %d", order, live, found)
 			}
-			late, result := tab.insert(h, 4, true)
+			late, result := tab.index.insert(h, 4, true)
 			if found != 0 && (late != found || result != exists) || found == 0 && result != inserted {
 				t.Fatalf("order %v: after %d a late inserter gets %d, %d", order, found, late, result)
 			}
-			tab.remove(late)
-			if tab.find(h, &k) != 0 {
+			tab.unlist(late)
+			if tab.index.find(h, &k) != 0 {
 				t.Fatalf("order %v: found after removal", order)
 			}
-			for i := range tab.buckets {
-				if n := tab.buckets[i].over.Load(); n != 0 {
+			for i := range tab.index.buckets {
+				if n := tab.index.buckets[i].over.Load(); n != 0 {
 					t.Fatalf("order %v: bucket %d counts %d overflows", order, i, n)
 				}
 			}
@@ -120,13 +120,13 @@ func TestAPendingSlotOfAStoppedWorkerIsOvercome(t *testing.T) {
 	h := tab.Hash(&k)
 	stopped := inserter{ref: 1}
 	stopped.advance(tab, h)
-	if r, result := tab.insert(h, 2, true); r != 2 || result != inserted {
+	if r, result := tab.index.insert(h, 2, true); r != 2 || result != inserted {
 		t.Fatalf("insert gives %d, %d", r, result)
 	}
 	stopped.advance(tab, h)
 	stopped.advance(tab, h)
-	if stopped.live != 0 || tab.find(h, &k) != 2 {
-		t.Fatalf("the stopped one went live; found %d", tab.find(h, &k))
+	if stopped.live != 0 || tab.index.find(h, &k) != 2 {
+		t.Fatalf("the stopped one went live; found %d", tab.index.find(h, &k))
 	}
 }
 
@@ -139,7 +139,7 @@ func TestAFullIndexFindsEveryKeyAndRefusesTheRest(t *testing.T) {
 	tab := withKeys(t, 32, keys...)
 	var in []Ref
 	for i := range keys {
-		r, result := tab.insert(tab.Hash(&keys[i]), Ref(i+1), true)
+		r, result := tab.index.insert(tab.Hash(&keys[i]), Ref(i+1), true)
 		switch {
 		case result == inserted && r == Ref(i+1):
 			in = append(in, r)
@@ -156,13 +156,13 @@ func TestAFullIndexFindsEveryKeyAndRefusesTheRest(t *testing.T) {
 				t.Fatalf("key %d is lost after %d removals", q, n)
 			}
 		}
-		tab.remove(r)
+		tab.unlist(r)
 		if tab.lookup(keys[r-1]) != 0 {
 			t.Fatalf("key %d is found after its removal", r)
 		}
 	}
-	for i := range tab.buckets {
-		if tab.buckets[i] != (bucket{}) {
+	for i := range tab.index.buckets {
+		if tab.index.buckets[i] != (bucket{}) {
 			t.Fatalf("bucket %d is not empty", i)
 		}
 	}
@@ -175,7 +175,7 @@ func TestLookupBatchAgreesWithLookup(t *testing.T) {
 	}
 	tab := withKeys(t, 40, keys...)
 	for i := 0; i < len(keys); i += 2 {
-		tab.insert(tab.Hash(&keys[i]), Ref(i+1), true)
+		tab.index.insert(tab.Hash(&keys[i]), Ref(i+1), true)
 	}
 	w := tab.Worker(0)
 	for _, n := range []int{0, 1, 63, 64, 65, 200, 400} {

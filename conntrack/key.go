@@ -120,35 +120,41 @@ func (k *Key) equal(o *Key) bool {
 		(uint8(k.W[4]>>40) == 4 || k.W[1] == o.W[1] && k.W[2] == o.W[2] && k.W[3] == o.W[3])
 }
 
+// hasher hashes keys.
+type hasher struct{ seed [4]uint64 }
+
+// Seed returns the seed of Hash. It is random per table and survives restoration.
+func (s *hasher) Seed() [4]uint64 { return s.seed }
+
 // Hash returns the seeded hash under which k is looked up. It is two rounds of a
 // 64x64->128 multiply (one round is too weak for structured addresses); the seed
 // is random per table, so that a sender cannot aim at one bucket.
-func (t *Table) Hash(k *Key) uint64 {
+func (s *hasher) Hash(k *Key) uint64 {
 	if uint8(k.W[4]>>40) == 4 {
-		return t.Hash4(k.W[0], k.W[4])
+		return s.Hash4(k.W[0], k.W[4])
 	}
-	return t.Hash6(t.Mix6(k.W[0], k.W[1], k.W[2], k.W[4]), k.W[3])
+	return s.Hash6(s.Mix6(k.W[0], k.W[1], k.W[2], k.W[4]), k.W[3])
 }
 
 // Hash4 is [Table.Hash] of an IPv4 key with words 0 and 4.
-func (t *Table) Hash4(w0, w4 uint64) uint64 {
-	hi, lo := bits.Mul64(w0^t.seed[0], w4^t.seed[1])
-	hi, lo = bits.Mul64(hi^lo^t.seed[2], t.seed[3])
+func (s *hasher) Hash4(w0, w4 uint64) uint64 {
+	hi, lo := bits.Mul64(w0^s.seed[0], w4^s.seed[1])
+	hi, lo = bits.Mul64(hi^lo^s.seed[2], s.seed[3])
 	return hi ^ lo
 }
 
 // Hash6 is [Table.Hash] of an IPv6 key with word 3, after Mix6 of the others. Two short
 // functions are inlined, one is not.
-func (t *Table) Hash6(mixed, w3 uint64) uint64 {
-	hi, lo := bits.Mul64(w3^t.seed[1], mixed^t.seed[0])
-	hi, lo = bits.Mul64(hi^lo^t.seed[2], t.seed[3])
+func (s *hasher) Hash6(mixed, w3 uint64) uint64 {
+	hi, lo := bits.Mul64(w3^s.seed[1], mixed^s.seed[0])
+	hi, lo = bits.Mul64(hi^lo^s.seed[2], s.seed[3])
 	return hi ^ lo
 }
 
 // Mix6 is the first half of Hash6.
-func (t *Table) Mix6(w0, w1, w2, w4 uint64) uint64 {
-	hi, lo := bits.Mul64(w0^t.seed[0], w4^t.seed[1])
+func (s *hasher) Mix6(w0, w1, w2, w4 uint64) uint64 {
+	hi, lo := bits.Mul64(w0^s.seed[0], w4^s.seed[1])
 	h := hi ^ lo
-	hi, lo = bits.Mul64(w1^t.seed[2], w2^t.seed[3])
+	hi, lo = bits.Mul64(w1^s.seed[2], w2^s.seed[3])
 	return h ^ hi ^ lo
 }

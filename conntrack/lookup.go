@@ -2,7 +2,7 @@ package conntrack
 
 // Lookup returns the entry of k, whose Hash is h, or 0. The Ref is good until the
 // worker's next Quiesce.
-func (w *Worker) Lookup(h uint64, k *Key) Ref { return w.t.find(h, k) }
+func (w *Worker) Lookup(h uint64, k *Key) Ref { return w.t.index.find(h, k) }
 
 // LookupBatch looks up h[i], k[i] for every i of out. It is [Worker.PrefetchBuckets],
 // [Worker.Candidates] and [Worker.Confirm]; a caller with other work in between calls
@@ -19,7 +19,7 @@ const unresolved = ^Ref(0)
 // PrefetchBuckets asks for the cache lines that Candidates reads.
 func (w *Worker) PrefetchBuckets(h []uint64) {
 	if t := w.t; len(h) > 0 {
-		prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &h[0], len(h))
+		prefetchBuckets(&t.index.buckets[0], uint64(len(t.index.buckets)), &h[0], len(h))
 	}
 }
 
@@ -32,7 +32,7 @@ func (w *Worker) Candidates(h []uint64, out []Ref) {
 	}
 	t := w.t
 	h = h[:n]
-	candidates(&t.buckets[0], uint64(len(t.buckets)), &h[0], &out[0], n)
+	candidates(&t.index.buckets[0], uint64(len(t.index.buckets)), &h[0], &out[0], n)
 	prefetchEntries(&t.entries[0], &out[0], n)
 }
 
@@ -52,7 +52,7 @@ func (w *Worker) Confirm(h []uint64, k []Key, out []Ref) {
 		if r == 0 || uint64(r-1) < uint64(len(t.entries)) && t.entries[r-1].Key.equal(&k[i]) {
 			continue
 		}
-		out[i] = t.find(h[i], &k[i])
+		out[i] = t.index.find(h[i], &k[i])
 	}
 }
 
@@ -63,7 +63,7 @@ func (w *Worker) Confirmed(h uint64, k *Key, r Ref) Ref {
 	if r == 0 || uint64(r-1) < uint64(len(t.entries)) && t.entries[r-1].Key.equal(k) {
 		return r
 	}
-	return t.find(h, k)
+	return t.index.find(h, k)
 }
 
 // candidate returns the Ref in the first slot of a first bucket that has the tag of h. It

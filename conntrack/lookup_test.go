@@ -14,8 +14,8 @@ func TestCandidatesAreThoseOfTheBuckets(t *testing.T) {
 		for i := range hashes {
 			hashes[i] = rng.Uint64()
 		}
-		for i := range tab.buckets {
-			b := &tab.buckets[i]
+		for i := range tab.index.buckets {
+			b := &tab.index.buckets[i]
 			for j := range b.slot {
 				h := rng.Uint64()
 				if rng.IntN(2) == 0 {
@@ -32,9 +32,9 @@ func TestCandidatesAreThoseOfTheBuckets(t *testing.T) {
 			b.over.Store(int32(rng.IntN(2)))
 		}
 		got := make([]Ref, len(hashes))
-		candidates(&tab.buckets[0], uint64(len(tab.buckets)), &hashes[0], &got[0], len(hashes))
+		candidates(&tab.index.buckets[0], uint64(len(tab.index.buckets)), &hashes[0], &got[0], len(hashes))
 		for i, h := range hashes {
-			b := tab.bucketAt(h, 0)
+			b := tab.index.bucketAt(h, 0)
 			if want := b.candidate(h); got[i] != want {
 				t.Fatalf("hash %x: %d, want %d", h, got[i], want)
 			}
@@ -52,5 +52,5 @@ func TestCandidatesAreThoseOfTheBuckets(t *testing.T) {
 			}
 		}
 	}
-	clear(tab.buckets)
+	clear(tab.index.buckets)
 }

@@ -156,7 +156,7 @@ func TestTableBehavesLikeTheModel(t *testing.T) {
 	const ports = 4
 	rapid.Check(t, func(rt *rapid.T) {
 		tab := openHeap(t, Config{MaxFlows: 1024, Workers: 1, MaxEndpoints: 8})
-		tab.buckets = tab.buckets[:10] // so that some overflow
+		tab.index.buckets = tab.index.buckets[:10] // so that some overflow
 		w := tab.Worker(0)
 		w.Online()
 		m := &model{tick: 100, fullAt: map[netip.AddrPort]uint32{}}

@@ -12,13 +12,13 @@ const setAsideKeep = 64 << 10
 
 // setAside renames the file, keeps the first part, and begins a new file. A file that is not
 // open is not trusted, and only renamed.
-func (t *Table) setAside(path string, cause statefile.Cause, why string) error {
+func (o *opener) setAside(path string, cause statefile.Cause, why string) error {
 	bad := path + ".bad"
 	if err := statefile.SetAside(statefile.FlowTable, cause, path, bad); err != nil {
 		return fmt.Errorf("set aside (%s): %w", why, err)
 	}
-	if t.mem.file != nil && t.mem.fileSize > setAsideKeep {
-		if err := t.mem.file.Truncate(setAsideKeep); err != nil {
+	if o.mem.file != nil && o.mem.fileSize > setAsideKeep {
+		if err := o.mem.file.Truncate(setAsideKeep); err != nil {
 			return fmt.Errorf("shorten %s: %w", bad, err)
 		}
 	}
@@ -27,10 +27,10 @@ func (t *Table) setAside(path string, cause statefile.Cause, why string) error {
 		return err
 	}
 	err = lock(f)
-	if t.mem.file != nil {
-		_ = t.mem.file.Close()
+	if o.mem.file != nil {
+		_ = o.mem.file.Close()
 	}
-	t.mem.file, t.mem.fileSize = f, 0
-	t.restored.SetAside, t.restored.Reason = bad, why
+	o.mem.file, o.mem.fileSize = f, 0
+	o.restored.SetAside, o.restored.Reason = bad, why
 	return err
 }

@@ -111,15 +111,16 @@ func (p plan) index() int64 { return p.buckets * bucketSize }
 const bytesPerFlow = connSize + 2*entrySize + linkSize + 2*bucketSize*10/(slotsPerBucket*6) + 1
 
 // viewFile lays the parts in the file over the mapping.
-func (t *Table) viewFile(file []byte, p plan, maxFlows int64) {
-	t.head = (*header)(unsafe.Pointer(&file[0]))
-	t.cursors = unsafe.Slice((*cursor)(unsafe.Pointer(&file[p.cursors])), cursorCount)
-	t.conns = unsafe.Slice((*Conn)(unsafe.Pointer(&file[p.conns])), maxFlows)
-	t.entries = unsafe.Slice((*Entry)(unsafe.Pointer(&file[p.entries])), 2*maxFlows)
+func (o *opener) viewFile(file []byte, p plan, maxFlows int64) {
+	o.head = (*header)(unsafe.Pointer(&file[0]))
+	o.ports.cursors = unsafe.Slice((*cursor)(unsafe.Pointer(&file[p.cursors])), cursorCount)
+	o.conns = unsafe.Slice((*Conn)(unsafe.Pointer(&file[p.conns])), maxFlows)
+	o.entries = unsafe.Slice((*Entry)(unsafe.Pointer(&file[p.entries])), 2*maxFlows)
+	o.index.entries = o.entries
 }
 
 // viewPrivate lays index and links over private memory.
-func (t *Table) viewPrivate(p plan) {
-	t.buckets = unsafe.Slice((*bucket)(unsafe.Pointer(&t.mem.index[0])), p.buckets)
-	t.links = unsafe.Slice((*link)(unsafe.Pointer(&t.mem.links[0])), len(t.conns))
+func (o *opener) viewPrivate(p plan) {
+	o.index.buckets = unsafe.Slice((*bucket)(unsafe.Pointer(&o.mem.index[0])), p.buckets)
+	o.links = unsafe.Slice((*link)(unsafe.Pointer(&o.mem.links[0])), len(o.conns))
 }

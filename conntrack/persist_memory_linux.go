@@ -27,93 +27,93 @@ type Memory interface {
 }
 
 // openWithMemory opens the table in Config.Memory, else in the file, which has table inFile.
-func (t *Table) openWithMemory(cfg Config, inFile *lastTable) error {
+func (o *opener) openWithMemory(inFile *lastTable) error {
 	if inFile != nil && inFile.mismatch != "" {
-		if err := t.setAside(cfg.Path, inFile.cause, inFile.mismatch); err != nil {
+		if err := o.setAside(o.cfg.Path, inFile.cause, inFile.mismatch); err != nil {
 			return err
 		}
 		inFile = nil
 	}
-	last, was := cfg.Memory.Last(), inFile
+	last, was := o.cfg.Memory.Last(), inFile
 	if last != nil {
 		defer func(last []byte) {
-			t.restored.Moved = len(t.mem.shared) == 0 || &t.mem.shared[0] != &last[0]
+			o.restored.Moved = len(o.mem.shared) == 0 || &o.mem.shared[0] != &last[0]
 		}(last)
 		if inMemory := examineMemory(last); inMemory.mismatch == "" {
 			was = inMemory
 		} else {
 			statefile.Count(statefile.FlowTable, inMemory.cause)
-			t.restored.MemoryReason = inMemory.mismatch
+			o.restored.MemoryReason = inMemory.mismatch
 			last = nil
 		}
 	}
-	restored := t.restored
-	err := t.openMemory(cfg, last, was)
+	restored := o.restored
+	err := o.openMemory(last, was)
 	if err == nil {
 		if was != nil {
-			err = t.restore()
+			err = (&restorer{o.Table}).restore()
 		}
-		return errors.Join(err, t.emptyFile())
+		return errors.Join(err, o.emptyFile())
 	}
-	err = errors.Join(err, t.mem.unmap())
-	t.mem, t.nextHops = &mapping{file: t.mem.file, fileSize: t.mem.fileSize}, 0
-	t.restored = restored
-	t.restored.MemoryErr = err
+	err = errors.Join(err, o.mem.unmap())
+	o.mem, o.nextHops = &mapping{file: o.mem.file, fileSize: o.mem.fileSize}, 0
+	o.restored = restored
+	o.restored.MemoryErr = err
 	if last != nil {
-		return t.openFileAfterMemory(cfg, last, was)
+		return o.openFileAfterMemory(last, was)
 	}
-	return t.openFile(cfg, was)
+	return o.openFile(was)
 }
 
 // openMemory brings the connections of an earlier process into Config.Memory: from memory last
 // or, if that is nil, from the file. was describes them. They are to be restored. On an error
 // nothing but the memory has changed.
-func (t *Table) openMemory(cfg Config, last []byte, was *lastTable) error {
-	t.nextHops = uint64(cfg.NextHops)
-	maxFlows, err := chooseFlows(cfg, was)
+func (o *opener) openMemory(last []byte, was *lastTable) error {
+	o.nextHops = uint64(o.cfg.NextHops)
+	maxFlows, err := chooseFlows(o.cfg, was)
 	if err != nil {
 		return err
 	}
 	if last != nil && was.sameAs(maxFlows) {
-		if err := t.borrow(cfg, last, maxFlows); err != nil {
+		if err := o.borrow(last, maxFlows); err != nil {
 			return err
 		}
-		t.size(cfg.Workers)
+		o.size()
 		return nil
 	}
-	if err := t.borrow(cfg, nil, maxFlows); err != nil {
+	if err := o.borrow(nil, maxFlows); err != nil {
 		return err
 	}
-	if err := t.fill(cfg, maxFlows, last, was); err != nil {
+	if err := o.fill(maxFlows, last, was); err != nil {
 		return err
 	}
-	return cfg.Memory.Keep()
+	return o.cfg.Memory.Keep()
 }
 
 // openFileAfterMemory opens the table in the file, with the connections that an earlier
 // process left in memory last, which was describes.
-func (t *Table) openFileAfterMemory(cfg Config, last []byte, was *lastTable) error {
-	maxFlows, err := chooseFlows(cfg, was)
+func (o *opener) openFileAfterMemory(last []byte, was *lastTable) error {
+	maxFlows, err := chooseFlows(o.cfg, was)
 	if err != nil {
 		return err
 	}
-	if err := t.emptyFile(); err != nil {
+	if err := o.emptyFile(); err != nil {
 		return err
 	}
-	if err := t.mapMemory(cfg, maxFlows, true); err != nil {
+	if err := o.mapMemory(maxFlows, true); err != nil {
 		return err
 	}
-	if err := t.fill(cfg, maxFlows, last, was); err != nil {
+	if err := o.fill(maxFlows, last, was); err != nil {
 		return err
 	}
-	t.restored.MemoryErr = errors.Join(t.restored.MemoryErr, cfg.Memory.Drop())
-	return t.restore()
+	o.restored.MemoryErr = errors.Join(o.restored.MemoryErr, o.cfg.Memory.Drop())
+	return (&restorer{o.Table}).restore()
 }
 
 // borrow takes the memory of the table from Config.Memory, that of the connections from last
 // unless it is nil.
-func (t *Table) borrow(cfg Config, last []byte, maxFlows int64) (err error) {
-	p, m := planFor(maxFlows), cfg.Memory
+func (o *opener) borrow(last []byte, maxFlows int64) (err error) {
+	p, m := planFor(maxFlows), o.cfg.Memory
 	need := p.index() + maxFlows*linkSize
 	if last == nil {
 		need += p.size
@@ -130,41 +130,41 @@ func (t *Table) borrow(cfg Config, last []byte, maxFlows int64) (err error) {
 	if err != nil {
 		return err
 	}
-	if t.mem.links, err = t.mem.mapPrivate(maxFlows * linkSize); err != nil {
+	if o.mem.links, err = o.mem.mapPrivate(maxFlows * linkSize); err != nil {
 		return err
 	}
-	t.mem.borrowed, t.mem.shared, t.mem.index = true, last[:p.size], index
-	t.viewFile(t.mem.shared, p, maxFlows)
-	t.viewPrivate(p)
+	o.mem.borrowed, o.mem.shared, o.mem.index = true, last[:p.size], index
+	o.viewFile(o.mem.shared, p, maxFlows)
+	o.viewPrivate(p)
 	return nil
 }
 
 // fill initializes a new table, and copies the connections of an earlier one, was, nil for none:
 // in memory last or, if that is nil, in the file.
-func (t *Table) fill(cfg Config, maxFlows int64, last []byte, was *lastTable) (err error) {
-	t.size(cfg.Workers)
-	if err := t.initialize(maxFlows); err != nil || was == nil {
+func (o *opener) fill(maxFlows int64, last []byte, was *lastTable) (err error) {
+	o.size()
+	if err := o.initialize(maxFlows); err != nil || was == nil {
 		return err
 	}
 	from := &mapping{}
 	defer func() { _ = from.close() }()
 	if last == nil {
-		if last, err = from.mapAligned(int(t.mem.file.Fd()), t.mem.fileSize); err != nil {
+		if last, err = from.mapAligned(int(o.mem.file.Fd()), o.mem.fileSize); err != nil {
 			return err
 		}
 	}
-	t.copyFrom(last, was)
-	t.restored.note(was, maxFlows)
+	(&copier{o.Table, last, was.reader}).copy()
+	o.restored.note(was, maxFlows)
 	return nil
 }
 
 // emptyFile empties the file: with the table in Config.Memory it is the lock alone.
-func (t *Table) emptyFile() error {
-	if t.mem.fileSize == 0 {
+func (o *opener) emptyFile() error {
+	if o.mem.fileSize == 0 {
 		return nil
 	}
-	t.mem.fileSize = 0
-	return t.mem.file.Truncate(0)
+	o.mem.fileSize = 0
+	return o.mem.file.Truncate(0)
 }
 
 // examineMemory is examine of a table in memory.

@@ -31,47 +31,54 @@ func (a *Restoration) discard(why DiscardCause) {
 	a.DiscardedBy[why]++
 }
 
-// copyFrom copies connections, clock and port rotation of the table in memory last. restore
-// follows. Connections that cannot be copied are counted. With too little room, those that
+// copier copies what an earlier process left, in memory last, into a new table.
+type copier struct {
+	*Table
+	last []byte
+	r    *reader
+}
+
+// copy copies connections, clock and port rotation. restore follows. Connections that cannot be copied are counted. With too little room, those that
 // eviction never takes go first.
-func (t *Table) copyFrom(last []byte, was *lastTable) {
-	r := was.reader
-	h := r.header(last)
-	t.head.Epoch, t.head.LastTick, t.head.LastWall = h.Epoch, h.LastTick, h.LastWall
+func (cp *copier) copy() {
+	r := cp.r
+	h := r.header(cp.last)
+	cp.head.Epoch, cp.head.LastTick, cp.head.LastWall = h.Epoch, h.LastTick, h.LastWall
 	if r.head.seeded {
-		t.head.Shape.Seed = h.Shape.Seed
-		t.head.Sum = t.head.Shape.sum()
-		t.copyCursors(last, r)
+		cp.head.Shape.Seed = h.Shape.Seed
+		cp.head.Sum = cp.head.Shape.sum()
+		cp.copyCursors()
 	}
-	if r.connections(last) <= int64(len(t.conns)) {
-		t.copyConns(last, r, 0, func(uint64) bool { return true })
+	if r.connections(cp.last) <= int64(len(cp.conns)) {
+		cp.copyConns(0, func(uint64) bool { return true })
 		return
 	}
-	free := t.copyConns(last, r, 0, r.lasts)
-	t.copyConns(last, r, free, func(word uint64) bool { return !r.lasts(word) })
+	free := cp.copyConns(0, r.lasts)
+	cp.copyConns(free, func(word uint64) bool { return !r.lasts(word) })
 }
 
 // copyConns copies the connections whose state word is wanted. The first free connection is
 // number free, and afterwards that which it returns.
-func (t *Table) copyConns(last []byte, r *reader, free int64, wanted func(word uint64) bool) int64 {
-	conns, entries := r.conns.Records(last), r.entries.Records(last)
+func (cp *copier) copyConns(free int64, wanted func(word uint64) bool) int64 {
+	r := cp.r
+	conns, entries := r.conns.Records(cp.last), r.entries.Records(cp.last)
 	for i := range r.conns.Count {
 		record := r.conns.Record(conns, i)
 		if word := r.conn.state.Load(record); word&r.published == 0 || !wanted(word) {
 			continue
 		}
-		if free == int64(len(t.conns)) {
-			t.restored.discard(NoRoom)
+		if free == int64(len(cp.conns)) {
+			cp.restored.discard(NoRoom)
 			continue
 		}
-		c, fw, rv := &t.conns[free], &t.entries[2*free], &t.entries[2*free+1]
+		c, fw, rv := &cp.conns[free], &cp.entries[2*free], &cp.entries[2*free+1]
 		if why := cmp.Or(
 			r.readEntry(fw, r.entries.Record(entries, 2*i)),
 			r.readEntry(rv, r.entries.Record(entries, 2*i+1)),
-			recompute(fw, rv, &r.entry), r.readConn(c, record, t.head.LastTick),
+			recompute(fw, rv, &r.entry), r.readConn(c, record, cp.head.LastTick),
 		); why != "" {
 			*c, *fw, *rv = Conn{}, Entry{}, Entry{}
-			t.restored.discard(why)
+			cp.restored.discard(why)
 			continue
 		}
 		free++
@@ -108,8 +115,8 @@ func (r *reader) stateOf(word uint64) (state uint32, known, ok bool) {
 }
 
 // copyCursors copies the port rotation, whose groups follow from the seed.
-func (t *Table) copyCursors(last []byte, r *reader) {
-	p := r.schema.Part(partCursors)
+func (cp *copier) copyCursors() {
+	p := cp.r.schema.Part(partCursors)
 	if p == nil || p.Count != cursorCount {
 		return
 	}
@@ -117,9 +124,9 @@ func (t *Table) copyCursors(last []byte, r *reader) {
 	if !ok {
 		return
 	}
-	records := p.Records(last)
-	for i := range t.cursors {
-		t.cursors[i].at.Store(uint32(at.Load(p.Record(records, int64(i)))))
+	records := p.Records(cp.last)
+	for i := range cp.ports.cursors {
+		cp.ports.cursors[i].at.Store(uint32(at.Load(p.Record(records, int64(i)))))
 	}
 }
 

@@ -76,8 +76,8 @@ func varied(t *testing.T, rng *rand.Rand, cfg Config) []byte {
 		c.created, c.lastSeen = tab.Tick()-rng.Uint32()%1000, tab.Tick()-rng.Uint32()%1000
 		tab.entries[2*r.Conn()].seen = tab.Tick() - rng.Uint32()%1000
 	}
-	for i := range tab.cursors {
-		tab.cursors[i].at.Store(rng.Uint32())
+	for i := range tab.ports.cursors {
+		tab.ports.cursors[i].at.Store(rng.Uint32())
 	}
 	w.Offline()
 	tab.head.note(tab.Tick(), time.Now())

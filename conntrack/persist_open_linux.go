@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/conntrack/statefile"
@@ -61,12 +60,6 @@ type Restoration struct {
 	MemoryErr error
 }
 
-// Restored reports whether the table holds the connections of an earlier process.
-func (t *Table) Restored() bool { return t.restored.Restored }
-
-// Restoration reports how Open treated an existing file.
-func (t *Table) Restoration() Restoration { return t.restored }
-
 // LayoutVersion is the version of the layout of tables. The connections of a table of another
 // version are copied by its schema; without a schema that can be read it is set aside.
 func LayoutVersion() int { return layoutVersion }
@@ -80,7 +73,7 @@ func Open(cfg Config) (*Table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("flow table: %w", err)
 	}
-	if err := t.open(cfg); err != nil {
+	if err := (&opener{t, cfg}).open(); err != nil {
 		if t.mem != nil {
 			_ = t.mem.close()
 		}
@@ -92,53 +85,59 @@ func Open(cfg Config) (*Table, error) {
 	return t, nil
 }
 
-func (t *Table) open(cfg Config) error {
-	t.mem = &mapping{}
-	old, err := t.take(cfg.Path)
+// opener makes a table of a Config, step by step: new, or with the connections of an earlier process.
+type opener struct {
+	*Table
+	cfg Config
+}
+
+func (o *opener) open() error {
+	o.mem = &mapping{}
+	old, err := o.take(o.cfg.Path)
 	if err != nil {
 		return err
 	}
-	if cfg.Path != "" {
-		_ = os.Remove(cfg.Path + newSuffix) // of a process that was killed, or of another user
+	if o.cfg.Path != "" {
+		_ = os.Remove(o.cfg.Path + newSuffix) // of a process that was killed, or of another user
 	}
-	if cfg.Memory != nil {
-		return t.openWithMemory(cfg, old)
+	if o.cfg.Memory != nil {
+		return o.openWithMemory(old)
 	}
-	return t.openFile(cfg, old)
+	return o.openFile(old)
 }
 
 // openFile opens the table in the file, which the last process has left.
-func (t *Table) openFile(cfg Config, last *lastTable) error {
-	maxFlows, err := chooseFlows(cfg, last)
+func (o *opener) openFile(last *lastTable) error {
+	maxFlows, err := chooseFlows(o.cfg, last)
 	if err != nil {
 		return err
 	}
 	if last != nil {
 		why, cause := last.mismatch, last.cause
 		if why == "" && !last.sameAs(maxFlows) {
-			if err := t.renew(cfg, last, maxFlows); err == nil {
-				t.size(cfg.Workers)
-				return t.restore()
+			if err := o.renew(last, maxFlows); err == nil {
+				o.size()
+				return (&restorer{o.Table}).restore()
 			} else {
 				why, cause = fmt.Sprintf("layout version %d for %d flows, now %d for %d: %v",
 					last.version, last.maxFlows, layoutVersion, maxFlows, err), statefile.Size
 			}
 		}
 		if why != "" {
-			if err := t.setAside(cfg.Path, cause, why); err != nil {
+			if err := o.setAside(o.cfg.Path, cause, why); err != nil {
 				return err
 			}
 			last = nil
 		}
 	}
-	if err := t.mapMemory(cfg, maxFlows, last == nil); err != nil {
+	if err := o.mapMemory(maxFlows, last == nil); err != nil {
 		return err
 	}
-	t.size(cfg.Workers)
+	o.size()
 	if last == nil {
-		return t.initialize(maxFlows)
+		return o.initialize(maxFlows)
 	}
-	return t.restore()
+	return (&restorer{o.Table}).restore()
 }
 
 // chooseFlows returns the number of connections. The automatic number differs a little from
@@ -168,7 +167,7 @@ func maxEndpoints(cfg Config) int64 {
 }
 
 // take opens and locks the file. It returns the table in it, or nil for a new file.
-func (t *Table) take(path string) (*lastTable, error) {
+func (o *opener) take(path string) (*lastTable, error) {
 	if path == "" {
 		return nil, nil // anonymous memory
 	}
@@ -177,12 +176,12 @@ func (t *Table) take(path string) (*lastTable, error) {
 	}
 	f, err := statefile.Open(path, os.O_RDWR|os.O_CREATE)
 	if errors.Is(err, statefile.ErrUntrusted) && !errors.Is(err, statefile.ErrDirectory) {
-		return nil, t.setAside(path, statefile.Untrusted, err.Error())
+		return nil, o.setAside(path, statefile.Untrusted, err.Error())
 	}
 	if err != nil {
 		return nil, err
 	}
-	t.mem.file = f
+	o.mem.file = f
 	if err := lock(f); err != nil {
 		return nil, err
 	}
@@ -194,7 +193,7 @@ func (t *Table) take(path string) (*lastTable, error) {
 	if now, err := os.Lstat(path); err != nil || !os.SameFile(mine, now) {
 		return nil, ErrInUse
 	}
-	t.mem.fileSize = mine.Size()
+	o.mem.fileSize = mine.Size()
 	if mine.Size() == 0 {
 		return nil, nil
 	}
@@ -205,54 +204,54 @@ func (t *Table) take(path string) (*lastTable, error) {
 
 // mapMemory allocates and maps everything, after it has checked that there is
 // room: a control group would otherwise kill the process instead.
-func (t *Table) mapMemory(cfg Config, maxFlows int64, fresh bool) error {
+func (o *opener) mapMemory(maxFlows int64, fresh bool) error {
 	p := planFor(maxFlows)
-	need := p.index() + maxFlows*linkSize + t.mem.holes()
+	need := p.index() + maxFlows*linkSize + o.mem.holes()
 	if fresh {
 		need += p.size
 	}
 	if err := checkAvailable(maxFlows, need); err != nil {
 		return err
 	}
-	if err := t.mapShared(p, maxFlows, fresh); err != nil {
+	if err := o.mapShared(p, maxFlows, fresh); err != nil {
 		return err
 	}
 	var err error
-	if t.mem.index, err = t.mem.mapPrivate(p.index()); err != nil {
+	if o.mem.index, err = o.mem.mapPrivate(p.index()); err != nil {
 		return err
 	}
-	if t.mem.links, err = t.mem.mapPrivate(maxFlows * linkSize); err != nil {
+	if o.mem.links, err = o.mem.mapPrivate(maxFlows * linkSize); err != nil {
 		return err
 	}
-	t.mem.fileSize = p.size
-	t.viewFile(t.mem.shared, p, maxFlows)
-	t.viewPrivate(p)
+	o.mem.fileSize = p.size
+	o.viewFile(o.mem.shared, p, maxFlows)
+	o.viewPrivate(p)
 	return nil
 }
 
 // mapShared maps the file, and allocates all blocks that it lacks, those of a new file in huge
 // pages where possible.
-func (t *Table) mapShared(p plan, maxFlows int64, fresh bool) (err error) {
+func (o *opener) mapShared(p plan, maxFlows int64, fresh bool) (err error) {
 	fd := -1
-	if t.mem.file != nil {
-		fd = int(t.mem.file.Fd())
+	if o.mem.file != nil {
+		fd = int(o.mem.file.Fd())
 	}
 	if fresh && fd >= 0 {
-		if err := t.mem.file.Truncate(p.size); err != nil {
+		if err := o.mem.file.Truncate(p.size); err != nil {
 			return err
 		}
 	}
-	if t.mem.shared, err = t.mem.mapAligned(fd, p.size); err != nil {
+	if o.mem.shared, err = o.mem.mapAligned(fd, p.size); err != nil {
 		return err
 	}
 	if fresh && fd >= 0 {
-		populateHuge(t.mem.shared)
+		populateHuge(o.mem.shared)
 	}
-	populated := populate(t.mem.shared)
+	populated := populate(o.mem.shared)
 	if fd >= 0 {
-		if err := allocate(t.mem.file, p.size); err != nil {
+		if err := allocate(o.mem.file, p.size); err != nil {
 			if fresh {
-				_ = t.mem.file.Truncate(0) // leave nothing half made behind
+				_ = o.mem.file.Truncate(0) // leave nothing half made behind
 			}
 			return fmt.Errorf("allocate %d MB for %d flows: %w", p.size>>20, maxFlows, err)
 		}
@@ -264,13 +263,13 @@ func (t *Table) mapShared(p plan, maxFlows int64, fresh bool) (err error) {
 }
 
 // initialize writes the header of a new table; the rest is zero already.
-func (t *Table) initialize(maxFlows int64) error {
+func (o *opener) initialize(maxFlows int64) error {
 	now, base, err := bothClocks(monotonic)
 	if err != nil {
 		return err
 	}
-	t.base = base
-	h := t.head
+	o.base = base
+	h := o.head
 	h.Epoch = now
 	h.LastWall = base.UnixNano()
 	h.Shape = shape{
@@ -280,8 +279,8 @@ func (t *Table) initialize(maxFlows int64) error {
 		Seed: newSeed(), BootID: bootID(),
 	}
 	h.Sum = h.Shape.sum()
-	t.seed = h.Shape.Seed
-	return t.describe()
+	o.seed = h.Shape.Seed
+	return describe(o.head, maxFlows)
 }
 
 func newSeed() (seed [4]uint64) {
@@ -302,40 +301,4 @@ func bootID() (id [16]byte) {
 	}
 	_, _ = hex.Decode(id[:], []byte(strings.ReplaceAll(strings.TrimSpace(string(b)), "-", "")))
 	return id
-}
-
-// Close unmaps the table; the file stays. The workers must have ended. Control
-// goroutines that are inside are waited for; for later ones the table is empty.
-func (t *Table) Close() error {
-	if t.closing.Swap(true) {
-		return nil
-	}
-	for !t.takeHandles() {
-		time.Sleep(time.Millisecond)
-	}
-	t.sweepMu.Lock()
-	defer t.sweepMu.Unlock()
-	t.closed = true
-	close(t.control)
-	t.head.note(t.Tick(), time.Now())
-	return t.mem.close()
-}
-
-// takeHandles takes all control handles, or none: the holder of a handle may need another
-// to finish.
-func (t *Table) takeHandles() bool {
-	var taken []*Worker
-	for range controlHandles {
-		select {
-		case w := <-t.control:
-			taken = append(taken, w)
-			continue
-		default:
-		}
-		for _, w := range taken {
-			t.control <- w
-		}
-		return false
-	}
-	return true
 }

@@ -11,41 +11,41 @@ const newSuffix = ".new"
 
 // renew copies the connections of the file, of another number of flows or another layout, into a
 // new file that takes its place once it is whole. On an error everything is as before.
-func (t *Table) renew(cfg Config, last *lastTable, maxFlows int64) (err error) {
-	was, from := t.mem, &mapping{}
+func (o *opener) renew(last *lastTable, maxFlows int64) (err error) {
+	was, from := o.mem, &mapping{}
 	defer func() { _ = from.close() }()
 	b, err := from.mapAligned(int(was.file.Fd()), was.fileSize)
 	if err != nil {
 		return err
 	}
 
-	name := cfg.Path + newSuffix
+	name := o.cfg.Path + newSuffix
 	f, err := statefile.Create(name)
 	if err != nil {
 		return err
 	}
-	t.mem = &mapping{file: f}
+	o.mem = &mapping{file: f}
 	defer func() {
 		if err != nil {
-			_ = t.mem.close()
+			_ = o.mem.close()
 			_ = os.Remove(name)
-			t.mem = was
+			o.mem = was
 		}
 	}()
 	if err := lock(f); err != nil {
 		return err
 	}
-	if err := t.mapMemory(cfg, maxFlows, true); err != nil {
+	if err := o.mapMemory(maxFlows, true); err != nil {
 		return err
 	}
-	if err := t.initialize(maxFlows); err != nil {
+	if err := o.initialize(maxFlows); err != nil {
 		return err
 	}
-	t.copyFrom(b, last)
-	if err := os.Rename(name, cfg.Path); err != nil {
+	(&copier{o.Table, b, last.reader}).copy()
+	if err := os.Rename(name, o.cfg.Path); err != nil {
 		return err
 	}
-	t.restored.note(last, maxFlows)
+	o.restored.note(last, maxFlows)
 	_ = was.close()
 	return nil
 }

@@ -43,19 +43,22 @@ func newTable(cfg Config) (*Table, error) {
 }
 
 // size sets the fields that follow from the number of connections.
-func (t *Table) size(workers int) {
-	n := uint32(len(t.conns))
-	t.shortages = new([shortageSets][shortageWays]shortage)
+func (o *opener) size() {
+	n := uint32(len(o.conns))
+	o.ports.shortages = new([shortageSets][shortageWays]shortage)
 	// A worker's private block must not be a large part of a small table.
-	t.block = max(1, min(64, n/uint32(8*workers)))
+	o.block = max(1, min(64, n/uint32(8*o.cfg.Workers)))
 	// The connections that workers can create between an eviction and the end of the batch
 	// in which all have passed it.
-	t.reserve = max(1, n/16)
+	o.reserve = max(1, n/16)
 	// An eviction, one per block of new connections, looks at so many that the hand
 	// goes round the table twice while the reserve lasts: at most 2048, 128 kB read
 	// in order.
-	t.look = uint32(2 * uint64(n) * uint64(t.block) / uint64(t.reserve))
+	o.look = uint32(2 * uint64(n) * uint64(o.block) / uint64(o.reserve))
 }
+
+// restorer restores the connections of an earlier process, which are in the table's memory.
+type restorer struct{ *Table }
 
 // restore restores the connections in the file. Transient parts are made anew: the index,
 // the free lists, the endpoints' counters. A repetition makes the same changes, so the
@@ -64,19 +67,19 @@ func (t *Table) size(workers int) {
 // In borrowed memory the next-hop words of steady flows stay: the program of the process
 // before goes by them until it is replaced. For this process they are words of the slow path,
 // as its next hops have other stamps.
-func (t *Table) restore() error {
-	if err := t.resumeClock(); err != nil {
+func (rs *restorer) restore() error {
+	if err := rs.resumeClock(); err != nil {
 		return err
 	}
-	if err := t.describe(); err != nil { // of a release without schemas, or damaged
+	if err := describe(rs.head, int64(len(rs.conns))); err != nil { // of a release without schemas, or damaged
 		return err
 	}
-	t.seed = t.head.Shape.Seed
-	t.restored.Restored = true
-	now := t.Tick()
-	t.bound.Store(uint32(t.restoreConns(now)))
-	t.progress.at.Store(uint64(now) << 32)
-	t.rebuildFree()
+	rs.seed = rs.head.Shape.Seed
+	rs.restored.Restored = true
+	now := rs.Tick()
+	rs.bound.Store(uint32(rs.restoreConns(now)))
+	rs.progress.at.Store(uint64(now) << 32)
+	rs.rebuildFree()
 	return nil
 }
 
@@ -90,18 +93,18 @@ const (
 
 // restoreConns restores the connections, many on all CPUs: packets wait for it. It returns the
 // number behind the last.
-func (t *Table) restoreConns(now uint32) (bound int64) {
+func (rs *restorer) restoreConns(now uint32) (bound int64) {
 	var (
 		next    atomic.Int64
 		running sync.WaitGroup
 		mu      sync.Mutex
 	)
-	all := int64(len(t.conns))
+	all := int64(len(rs.conns))
 	restore := func(manyFound func()) {
 		var r Restoration
 		last := int64(-1)
 		for from := next.Add(restoreStep) - restoreStep; from < all; from = next.Add(restoreStep) - restoreStep {
-			last = max(last, t.restorePart(from, min(from+restoreStep, all), now, &r))
+			last = max(last, rs.restorePart(from, min(from+restoreStep, all), now, &r))
 			if r.Flows >= restoreAlone && manyFound != nil {
 				manyFound()
 				manyFound = nil
@@ -110,7 +113,7 @@ func (t *Table) restoreConns(now uint32) (bound int64) {
 		mu.Lock()
 		defer mu.Unlock()
 		bound = max(bound, last+1)
-		t.restored.add(&r)
+		rs.restored.add(&r)
 	}
 	restore(func() {
 		for range runtime.GOMAXPROCS(0) - 1 {
@@ -133,36 +136,36 @@ func (a *Restoration) add(part *Restoration) {
 
 // restorePart restores the connections from from to before end, and notes them in r. It returns
 // the last, or -1.
-func (t *Table) restorePart(from, end int64, now uint32, r *Restoration) (last int64) {
+func (rs *restorer) restorePart(from, end int64, now uint32, r *Restoration) (last int64) {
 	last = -1
 	ahead := from
 	for i := from; i < end; i++ {
 		for ; ahead < min(i+restoreAhead, end); ahead++ {
-			t.prefetchRestored(uint32(ahead))
+			rs.prefetchRestored(uint32(ahead))
 		}
-		c := &t.conns[i]
+		c := &rs.conns[i]
 		if atomic.LoadUint32(&c.state)&flowstate.Published == 0 {
 			continue
 		}
-		e := &t.entries[2*i]
-		if !t.readElsewhere(uint32(i)) {
-			t.forget(uint32(i))
+		e := &rs.entries[2*i]
+		if !rs.readElsewhere(uint32(i)) {
+			rs.forget(uint32(i))
 		}
-		t.noteSeen(uint32(i))
-		if !t.relink(uint32(i)) {
+		rs.noteSeen(uint32(i))
+		if !rs.relink(uint32(i)) {
 			atomic.StoreUint32(&c.state, 0)
-			t.forget(uint32(i))
-			t.raise(uint32(i))
+			rs.forget(uint32(i))
+			rs.raise(uint32(i))
 			r.discard(Damaged)
 			continue
 		}
 		c.EndpointID, c.ServiceID = NoID, NoID
 		if int32(now-c.lastSeen) < 0 {
 			// Or it would not age for years.
-			t.entries[2*i].seen, t.entries[2*i+1].seen = now, now
+			rs.entries[2*i].seen, rs.entries[2*i+1].seen = now, now
 			c.lastSeen = now
 		}
-		t.unconfirm(c, e)
+		unconfirm(c, e)
 		r.Flows++
 		last = i
 	}
@@ -173,12 +176,12 @@ func (t *Table) restorePart(from, end int64, now uint32, r *Restoration) (last i
 const restoreAhead = 8
 
 // prefetchRestored fetches the buckets of a connection that is about to be restored.
-func (t *Table) prefetchRestored(conn uint32) {
-	if atomic.LoadUint32(&t.conns[conn].state)&flowstate.Published == 0 {
+func (rs *restorer) prefetchRestored(conn uint32) {
+	if atomic.LoadUint32(&rs.conns[conn].state)&flowstate.Published == 0 {
 		return
 	}
-	h := [2]uint64{t.Hash(&t.entries[2*conn].Key), t.Hash(&t.entries[2*conn+1].Key)}
-	prefetchBuckets(&t.buckets[0], uint64(len(t.buckets)), &h[0], len(h))
+	h := [2]uint64{rs.Hash(&rs.entries[2*conn].Key), rs.Hash(&rs.entries[2*conn+1].Key)}
+	prefetchBuckets(&rs.index.buckets[0], uint64(len(rs.index.buckets)), &h[0], len(h))
 }
 
 // unconfirm marks an open TCP connection of the process before: while nobody forwarded
@@ -187,7 +190,7 @@ func (t *Table) prefetchRestored(conn uint32) {
 // refused. Without a segment it is forgotten two hours and five minutes after the last:
 // keepalive comes every two hours. It is not young any more: with that it would leave the state in
 // which the program of the process before forwards it, and wait for the next process.
-func (t *Table) unconfirm(c *Conn, e *Entry) {
+func unconfirm(c *Conn, e *Entry) {
 	s := atomic.LoadUint32(&c.state)
 	switch {
 	case e.Key.Proto() == ProtoUDP:
@@ -200,9 +203,9 @@ func (t *Table) unconfirm(c *Conn, e *Entry) {
 // relink enters a published connection into the index if it is sound: the state exists and
 // the recipes are right. The two recipes turn each key into the answer to the other, or the
 // checksum of a mode without translation is right.
-func (t *Table) relink(conn uint32) bool {
-	fw, rv := &t.entries[2*conn], &t.entries[2*conn+1]
-	if s := flowstate.Of(atomic.LoadUint32(&t.conns[conn].state)); s == flowstate.None || s >= flowstate.Count {
+func (rs *restorer) relink(conn uint32) bool {
+	fw, rv := &rs.entries[2*conn], &rs.entries[2*conn+1]
+	if s := flowstate.Of(atomic.LoadUint32(&rs.conns[conn].state)); s == flowstate.None || s >= flowstate.Count {
 		return false
 	}
 	if !fw.Key.canonical() {
@@ -213,7 +216,7 @@ func (t *Table) relink(conn uint32) bool {
 		if !rv.Key.canonical() || !sound(*fw, *rv) {
 			return false
 		}
-		if _, result := t.insert(t.Hash(&rv.Key), reverseRef(conn), false); result != inserted {
+		if _, result := rs.index.insert(rs.Hash(&rv.Key), reverseRef(conn), false); result != inserted {
 			return false
 		}
 	case ModeL2DSR, ModeIPIP, ModeGUE:
@@ -223,12 +226,12 @@ func (t *Table) relink(conn uint32) bool {
 	default:
 		return false
 	}
-	if atomic.LoadUint32(&t.conns[conn].state)&flowstate.Superseded != 0 {
+	if atomic.LoadUint32(&rs.conns[conn].state)&flowstate.Superseded != 0 {
 		return !fw.Mode.DSR()
 	}
-	if _, result := t.insert(t.Hash(&fw.Key), forwardRef(conn), false); result != inserted {
+	if _, result := rs.index.insert(rs.Hash(&fw.Key), forwardRef(conn), false); result != inserted {
 		if !fw.Mode.DSR() {
-			t.remove(reverseRef(conn))
+			rs.unlist(reverseRef(conn))
 		}
 		return false
 	}
@@ -237,16 +240,16 @@ func (t *Table) relink(conn uint32) bool {
 
 // readElsewhere reports whether the next-hop words of a connection are to stay for the
 // program of the process before.
-func (t *Table) readElsewhere(conn uint32) bool {
-	fw := &t.entries[2*conn]
-	if t.nextHops == 0 || flowstate.IsSteady(atomic.LoadUint32(&t.conns[conn].state)) == 0 {
+func (rs *restorer) readElsewhere(conn uint32) bool {
+	fw := &rs.entries[2*conn]
+	if rs.nextHops == 0 || flowstate.IsSteady(atomic.LoadUint32(&rs.conns[conn].state)) == 0 {
 		return false
 	}
-	words := [2]uint64{t.NextHop(forwardRef(conn))}
+	words := [2]uint64{rs.NextHop(forwardRef(conn))}
 	if !fw.Mode.DSR() {
-		words[1] = t.NextHop(reverseRef(conn))
+		words[1] = rs.NextHop(reverseRef(conn))
 	}
-	return words[0]&0xffff < t.nextHops && words[1]&0xffff < t.nextHops
+	return words[0]&0xffff < rs.nextHops && words[1]&0xffff < rs.nextHops
 }
 
 // sound reports whether the recipes of two entries follow from their keys. The entries are
@@ -283,19 +286,19 @@ func soundOuter(fw, rv *Entry) bool {
 }
 
 // rebuildFree lists the connections below bound that are free.
-func (t *Table) rebuildFree() {
+func (rs *restorer) rebuildFree() {
 	var l chain
 	flush := func() {
 		if l.n != 0 {
-			t.push(&t.free, l)
+			rs.push(&rs.free, l)
 			l = chain{}
 		}
 	}
-	for conn := t.bound.Load(); conn > 0; conn-- {
-		if atomic.LoadUint32(&t.conns[conn-1].state)&flowstate.Published == 0 {
-			t.chainPush(&l, conn-1)
+	for conn := rs.bound.Load(); conn > 0; conn-- {
+		if atomic.LoadUint32(&rs.conns[conn-1].state)&flowstate.Published == 0 {
+			rs.chainPush(&l, conn-1)
 		}
-		if l.n == t.block {
+		if l.n == rs.block {
 			flush()
 		}
 	}
@@ -305,12 +308,12 @@ func (t *Table) rebuildFree() {
 // resumeClock sets the clock so that ticks go on from those in the file. The monotonic
 // clock decides unless it is a different clock (a time namespace). Then the wall clock
 // does, which may have been set meanwhile, but never backward.
-func (t *Table) resumeClock() error {
+func (rs *restorer) resumeClock() error {
 	now, base, err := bothClocks(monotonic)
 	if err != nil {
 		return err
 	}
-	h := t.head
+	h := rs.head
 	const tick = int64(time.Second / TicksPerSecond)
 	away := max(0, base.UnixNano()-h.LastWall)
 	least := int64(h.LastTick) * tick
@@ -319,7 +322,7 @@ func (t *Table) resumeClock() error {
 		since = least + min(away, int64(flowstate.MaxTimeout))
 		atomic.StoreInt64(&h.Epoch, now-since)
 	}
-	t.base = base.Add(-time.Duration(since % tick)) // when baseTick began
-	t.baseTick = uint32(since / tick)
+	rs.base = base.Add(-time.Duration(since % tick)) // when baseTick began
+	rs.baseTick = uint32(since / tick)
 	return nil
 }

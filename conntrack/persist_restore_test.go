@@ -68,7 +68,7 @@ func testNextProcess(t *testing.T, cfg Config) {
 			f := natFlow(9000)
 			f.Mode = ModeIPIP
 			mustCreate(t, w, f)
-			cursor := tab.cursors[groupOf(tab, natFlow(0))%cursorCount].at.Load()
+			cursor := tab.ports.cursors[groupOf(tab, natFlow(0))%cursorCount].at.Load()
 			want := snapshot(tab)
 			tick := tab.Tick()
 			if err := tab.Close(); err != nil {
@@ -91,7 +91,7 @@ func testNextProcess(t *testing.T, cfg Config) {
 			if tab.Tick() < tick {
 				t.Errorf("the clock went back from %d to %d", tick, tab.Tick())
 			}
-			if c := tab.cursors[groupOf(tab, natFlow(0))%cursorCount].at.Load(); c != cursor {
+			if c := tab.ports.cursors[groupOf(tab, natFlow(0))%cursorCount].at.Load(); c != cursor {
 				t.Errorf("port rotation begins at %d again, it was at %d", c, cursor)
 			}
 			tab.Range(func(r Ref) bool {
@@ -212,7 +212,7 @@ func TestAFileThatCannotBeRestoredIsSetAside(t *testing.T) {
 
 func reshape(b []byte, f func(*shape)) []byte {
 	tab := &Table{}
-	tab.viewFile(b, planFor(1), 1)
+	(&opener{Table: tab}).viewFile(b, planFor(1), 1)
 	f(&tab.head.Shape)
 	tab.head.Sum = tab.head.Shape.sum()
 	return b

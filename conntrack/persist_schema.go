@@ -140,10 +140,10 @@ func schema5(page []byte, size int64) (*schema.Schema, error) {
 	return schema.Parse(s.String(), size)
 }
 
-// describe writes the schema of the table to its header.
-func (t *Table) describe() error {
-	page := unsafe.Slice((*byte)(unsafe.Pointer(t.head)), headerSize)
-	return ownSchema(int64(len(t.conns))).Write(page)
+// describe writes the schema of a table of maxFlows to its header.
+func describe(head *header, maxFlows int64) error {
+	page := unsafe.Slice((*byte)(unsafe.Pointer(head)), headerSize)
+	return ownSchema(maxFlows).Write(page)
 }
 
 // foreignVersion is the version of the layout in a header of any version.

@@ -17,6 +17,16 @@ type cursor struct {
 
 const cursorCount = 1 << 16
 
+// ports has the port rotation, and the groups that are short of ports.
+type ports struct {
+	cursors   []cursor
+	shortages *[shortageSets][shortageWays]shortage
+	_         [64]byte
+	// shortUntil is the tick until which a group may be without ports to look at.
+	shortUntil atomic.Uint32
+	_          [60]byte
+}
+
 type linkResult uint8
 
 const (
@@ -44,7 +54,7 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 	}
 	d.picked = false
 	setDstPort(key, d.port)
-	if t.find(d.first, key) == 0 {
+	if t.index.find(d.first, key) == 0 {
 		return w.linkPort(conn, d.first, f)
 	}
 	return w.linkUsed(conn, f)
@@ -56,14 +66,14 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 func (w *Worker) linkUsed(conn uint32, f *NewFlow) linkResult {
 	result := w.searchAll(conn, f)
 	if result == linkNoPort && f.Keep != KeepNothing {
-		w.t.cursor(f.prefetched.group).at.Add(^uint32(0)) // the picked port goes to the next
+		w.t.ports.cursor(f.prefetched.group).at.Add(^uint32(0)) // the picked port goes to the next
 	}
 	return result
 }
 
 // searchAll is linkUsed, which keeps the rotation.
 func (w *Worker) searchAll(conn uint32, f *NewFlow) linkResult {
-	m := w.t.shortageOf(f.prefetched.group)
+	m := w.t.ports.shortageOf(f.prefetched.group)
 	if !m.known(f.ports(), f.Tick) {
 		return w.searchPort(conn, f, m, f.Keep, false)
 	}
@@ -82,7 +92,7 @@ func (w *Worker) searchPort(conn uint32, f *NewFlow, m *shortage, keep Keep, kno
 	t := w.t
 	key := &t.entries[2*conn+1].Key
 	group, n := f.prefetched.group, f.ports()
-	rotation := &t.cursor(group).at
+	rotation := &t.ports.cursor(group).at
 	at, limit := rotation, min(n, scanFresh)
 	if known {
 		if limit = min(n, m.left(keep, n, f.Tick)); limit == 0 {
@@ -94,7 +104,7 @@ func (w *Worker) searchPort(conn uint32, f *NewFlow, m *shortage, keep Keep, kno
 	for port := f.prefetched.port; ; port = f.portAt(group, at.Add(1)) {
 		setDstPort(key, port)
 		h := t.Hash(key)
-		r := t.find(h, key)
+		r := t.index.find(h, key)
 		if r == 0 {
 			m.fresh()
 			return w.linkPort(conn, h, f)
@@ -115,7 +125,7 @@ func (w *Worker) searchPort(conn uint32, f *NewFlow, m *shortage, keep Keep, kno
 	m.noFresh(looked, n, f.Tick, known)
 	if best.class > keep.last() {
 		m.spend(keep, looked, f.Tick)
-		t.shortUntil.Store(f.Tick + 1)
+		t.ports.shortUntil.Store(f.Tick + 1)
 		if keep != KeepNothing && at == rotation && (known || n <= scanFresh) {
 			at.Add(1 - looked)
 		}
@@ -160,7 +170,7 @@ func (w *Worker) Leftover(r Ref) (seq uint32, ok bool) {
 func (w *Worker) linkPort(conn uint32, h uint64, f *NewFlow) linkResult {
 	complete(&w.t.entries[2*conn], &w.t.entries[2*conn+1])
 	w.t.settleNew(conn, f)
-	switch _, result := w.t.insert(h, reverseRef(conn), false); result {
+	switch _, result := w.t.index.insert(h, reverseRef(conn), false); result {
 	case inserted:
 		return linked
 	case exists:
@@ -174,7 +184,7 @@ func (w *Worker) linkDirect(conn uint32, f *NewFlow) linkResult {
 	t := w.t
 	key := &t.entries[2*conn+1].Key
 	h := t.Hash(key)
-	if r := t.find(h, key); r != 0 {
+	if r := t.index.find(h, key); r != 0 {
 		s := atomic.LoadUint32(&t.Conn(r).state)
 		if !flowstate.PortReusable(s) {
 			return linkNoPort

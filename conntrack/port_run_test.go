@@ -19,7 +19,7 @@ func TestALongRunOfUsedPortsIsPassedOver(t *testing.T) {
 		talk(t, tab, mustCreate(t, w, f), 100, handshakeDone...)
 		w.Quiesce()
 	}
-	c := tab.cursor(f.prefetched.group)
+	c := tab.ports.cursor(f.prefetched.group)
 	c.at.Store(c.at.Load() - run + ports) // once round
 	refused := 0
 	for i := range 100 {

@@ -195,7 +195,7 @@ func TestExhaustionIsRemembered(t *testing.T) {
 	}
 	f := portFlow(ports, ports)
 	f.Tick = 100
-	c := tab.cursor(groupOf(tab, f))
+	c := tab.ports.cursor(groupOf(tab, f))
 	looks := func() uint32 {
 		before := c.at.Load()
 		if _, o := w.Create(f); o != NoPort {
@@ -232,7 +232,7 @@ func TestExhaustionIsRemembered(t *testing.T) {
 func TestExhaustedGroupsThatShareACursorAreBothRemembered(t *testing.T) {
 	const ports = 256
 	tab := openTest(t, Config{MaxFlows: 8 * ports})
-	tab.cursors = tab.cursors[:1]
+	tab.ports.cursors = tab.ports.cursors[:1]
 	w := tab.Worker(0)
 	w.Online()
 	of := func(endpoint, i int) *NewFlow {
@@ -245,13 +245,13 @@ func TestExhaustedGroupsThatShareACursorAreBothRemembered(t *testing.T) {
 			converse(t, tab, mustCreate(t, w, of(endpoint, i)), 100)
 		}
 	}
-	before := tab.cursors[0].at.Load()
+	before := tab.ports.cursors[0].at.Load()
 	for i := range 1000 {
 		if _, o := w.Create(of(i%2, ports+i)); o != NoPort {
 			t.Fatalf("outcome %d", o)
 		}
 	}
-	if n := tab.cursors[0].at.Load() - before; n > 2*(ports+leastLooks) {
+	if n := tab.ports.cursors[0].at.Load() - before; n > 2*(ports+leastLooks) {
 		t.Errorf("1000 refused SYNs look at %d ports", n)
 	}
 }

@@ -1,10 +1,7 @@
 package conntrack
 
 import (
-	"context"
-	"os"
 	"sync/atomic"
-	"time"
 )
 
 // participant is a worker's part in reclamation, on separate cache lines.
@@ -34,11 +31,28 @@ type link struct {
 	block uint32
 }
 
+// pool has the numbers of connections. Those at and above bound were never used; of the others each
+// is in use, in a worker's private list, free, or in limbo.
+type pool struct {
+	links []link
+	block uint32 // connections that move between lists at once
+	parts []participant
+
+	_     [64]byte
+	epoch atomic.Uint64 // starts at 1
+	_     [56]byte
+	bound atomic.Uint32
+	_     [60]byte
+	free  stack
+	limbo [3]stack // by epoch modulo 3
+	_     [64]byte
+}
+
 // push puts a chain on the stack as a block.
-func (t *Table) push(s *stack, l chain) {
-	first := &t.links[l.first-1]
+func (p *pool) push(s *stack, l chain) {
+	first := &p.links[l.first-1]
 	if second := atomic.LoadUint32(&first.next); second != 0 {
-		atomic.StoreUint32(&t.links[second-1].block, l.n)
+		atomic.StoreUint32(&p.links[second-1].block, l.n)
 	}
 	for {
 		h := s.head.Load()
@@ -51,18 +65,18 @@ func (t *Table) push(s *stack, l chain) {
 }
 
 // pop returns the top block, which is empty if the stack is.
-func (t *Table) pop(s *stack) chain {
+func (p *pool) pop(s *stack) chain {
 	for {
 		h := s.head.Load()
 		if uint32(h) == 0 {
 			return chain{}
 		}
 		l := chain{first: uint32(h), n: 1}
-		first := &t.links[l.first-1]
+		first := &p.links[l.first-1]
 		below := atomic.LoadUint32(&first.block)
 		if s.head.CompareAndSwap(h, (h>>32+1)<<32|uint64(below)) {
 			if second := atomic.LoadUint32(&first.next); second != 0 {
-				l.n = atomic.LoadUint32(&t.links[second-1].block)
+				l.n = atomic.LoadUint32(&p.links[second-1].block)
 			}
 			s.count.Add(-int64(l.n))
 			return l
@@ -112,15 +126,15 @@ type chain struct {
 	n     uint32
 }
 
-func (t *Table) chainPush(l *chain, conn uint32) {
-	storeRelaxed(&t.links[conn].next, l.first)
+func (p *pool) chainPush(l *chain, conn uint32) {
+	storeRelaxed(&p.links[conn].next, l.first)
 	l.first = conn + 1
 	l.n++
 }
 
-func (t *Table) chainPop(l *chain) uint32 {
+func (p *pool) chainPop(l *chain) uint32 {
 	conn := l.first - 1
-	l.first = atomic.LoadUint32(&t.links[conn].next)
+	l.first = atomic.LoadUint32(&p.links[conn].next)
 	l.n--
 	return conn
 }
@@ -135,9 +149,9 @@ func (w *Worker) retire(conn uint32) {
 }
 
 // raise gives the entries of an unlinked connection another generation.
-func (t *Table) raise(conn uint32) {
-	t.entries[2*conn].gen++
-	t.entries[2*conn+1].gen++
+func (cs *cells) raise(conn uint32) {
+	cs.entries[2*conn].gen++
+	cs.entries[2*conn+1].gen++
 }
 
 // flush puts the retired connections into limbo. The epoch is read after they were
@@ -150,8 +164,8 @@ func (w *Worker) flush() {
 	w.pending = chain{}
 }
 
-func (t *Table) limboSize() int64 {
-	return t.limbo[0].count.Load() + t.limbo[1].count.Load() + t.limbo[2].count.Load()
+func (p *pool) limboSize() int64 {
+	return p.limbo[0].count.Load() + p.limbo[1].count.Load() + p.limbo[2].count.Load()
 }
 
 // reclaim frees up to max blocks of limbo and moves the epoch on if it can. It
@@ -260,49 +274,9 @@ func (w *Worker) take() bool {
 
 // available returns how many connections are free to take, but for the workers'
 // private blocks and those in limbo.
-func (t *Table) available() int64 {
-	return t.free.count.Load() + int64(len(t.conns)) - int64(t.bound.Load())
+func (p *pool) available() int64 {
+	return p.free.count.Load() + int64(len(p.links)) - int64(p.bound.Load())
 }
 
 // release gives back a connection that was never exposed.
 func (w *Worker) release(conn uint32) { w.t.chainPush(&w.cache, conn) }
-
-// collect moves the retired connections of idle control handles into limbo.
-func (t *Table) collect() {
-	for range controlHandles {
-		select {
-		case w := <-t.control:
-			if w.pending.n != 0 {
-				w.Online()
-				w.Offline()
-			}
-			t.control <- w
-		default:
-			return
-		}
-	}
-}
-
-// Synchronize returns when every online worker has passed a batch since the call: then no
-// worker sees data that was unpublished before it (a snapshot of frontends, an endpoint's
-// number). It is for control goroutines.
-func (t *Table) Synchronize(ctx context.Context) error {
-	w := t.acquire()
-	if w == nil {
-		return os.ErrClosed
-	}
-	defer t.yield(w)
-	for target := t.epoch.Load() + 2; t.epoch.Load() < target; {
-		w.Quiesce()
-		w.reclaim(1<<20, true)
-		w.Offline()
-		select {
-		case <-ctx.Done():
-			w.Online()
-			return ctx.Err()
-		case <-time.After(time.Millisecond):
-		}
-		w.Online()
-	}
-	return nil
-}

@@ -16,8 +16,8 @@ func checkTable(t *testing.T, tab *Table) {
 	t.Helper()
 	live := map[Ref]bool{}
 	var over int64
-	for i := range tab.buckets {
-		b := &tab.buckets[i]
+	for i := range tab.index.buckets {
+		b := &tab.index.buckets[i]
 		over += int64(b.over.Load())
 		for s := range b.slot {
 			w := b.slot[s].Load()
@@ -34,8 +34,8 @@ func checkTable(t *testing.T, tab *Table) {
 				t.Fatalf("entry %d is linked twice", Ref(w))
 			}
 			live[Ref(w)] = true
-			at := tab.locate(Ref(w)).at
-			if tab.bucketAt(tab.Hash(&tab.Entry(Ref(w)).Key), at.probe) != b || at.slot != uint32(s) {
+			at := tab.index.locate(tab.Hash(&tab.Entry(Ref(w)).Key), Ref(w)).at
+			if tab.index.bucketAt(tab.Hash(&tab.Entry(Ref(w)).Key), at.probe) != b || at.slot != uint32(s) {
 				t.Fatalf("entry %d of bucket %d slot %d is located at %+v", w, i, s, at)
 			}
 			over -= int64(at.probe)

@@ -44,7 +44,7 @@ func (t *Table) Scratch(ranges []Ports, service uint32, endpoints []uint32) (*Ta
 	s.seed, s.timeouts, s.base, s.baseTick = t.seed, t.timeouts, t.base, t.baseTick
 	for i := range ranges {
 		group := t.Hash(ranges[i].key(0))
-		s.cursor(group).at.Store(t.cursor(group).at.Load())
+		s.ports.cursor(group).at.Store(t.ports.cursor(group).at.Load())
 	}
 	for _, n := range endpoints {
 		copyCount(s.endpoints, t.endpoints, n)
@@ -71,7 +71,7 @@ func (p *Ports) key(port uint16) *Key {
 func (t *Table) translatedFrom(p *Ports, refs []Ref) []Ref {
 	for port := uint32(p.Lo); port <= uint32(p.Hi); port++ {
 		k := p.key(uint16(port))
-		if r := t.find(t.Hash(k), k); r != 0 {
+		if r := t.index.find(t.Hash(k), k); r != 0 {
 			refs = append(refs, r)
 		}
 	}
@@ -92,7 +92,7 @@ func (t *Table) Copy(s *Table, k *Key) bool {
 		return false
 	}
 	defer t.yield(w)
-	r := t.find(t.Hash(k), k)
+	r := t.index.find(t.Hash(k), k)
 	if r == 0 {
 		return false
 	}
@@ -105,7 +105,7 @@ func (t *Table) Copy(s *Table, k *Key) bool {
 func (s *Table) adopt(t *Table, r Ref) {
 	fr, rr := forwardRef(r.Conn()), reverseRef(r.Conn())
 	forward := t.entries[fr-1].Tuple()
-	if s.find(s.Hash(&forward), &forward) != 0 {
+	if s.index.find(s.Hash(&forward), &forward) != 0 {
 		return
 	}
 	w := s.Worker(0)
@@ -128,10 +128,10 @@ func (s *Table) adopt(t *Table, r Ref) {
 		return
 	}
 	if to.state&flowstate.Superseded == 0 {
-		s.insert(s.Hash(&forward), forwardRef(conn), true)
+		s.index.insert(s.Hash(&forward), forwardRef(conn), true)
 	}
 	if reverse := s.entries[2*conn+1].Tuple(); !s.entries[2*conn].Mode.DSR() {
-		s.insert(s.Hash(&reverse), reverseRef(conn), true)
+		s.index.insert(s.Hash(&reverse), reverseRef(conn), true)
 	}
 }
 
@@ -156,5 +156,5 @@ func (t *Table) Has(k *Key) bool {
 		return false
 	}
 	defer t.yield(w)
-	return t.find(t.Hash(k), k) != 0
+	return t.index.find(t.Hash(k), k) != 0
 }

@@ -18,15 +18,6 @@ type Shape struct {
 	Epoch int64
 }
 
-// Shape returns the table's shape. It does not change after Open.
-func (t *Table) Shape() Shape {
-	p := planFor(int64(len(t.conns)))
-	return Shape{
-		Seed: t.seed, Buckets: uint32(len(t.buckets)),
-		Conns: p.conns, Entries: p.entries, Epoch: t.head.Epoch,
-	}
-}
-
 // IsTable reports whether the memory of a table begins with b, whole or not.
 func IsTable(b []byte) bool { return bytes.HasPrefix(b, magic[:]) }
 

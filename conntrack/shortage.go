@@ -45,8 +45,8 @@ const (
 
 // shortageOf returns the shortage of a group. A new shortage replaces the shortage that
 // ended first.
-func (t *Table) shortageOf(group uint64) *shortage {
-	set := &t.shortages[group%shortageSets]
+func (p *ports) shortageOf(group uint64) *shortage {
+	set := &p.shortages[group%shortageSets]
 	oldest := &set[0]
 	for i := range set {
 		m := &set[i]
@@ -119,11 +119,11 @@ func (m *shortage) left(keep Keep, n, tick uint32) uint32 {
 
 // refuses reports whether a connection of the group can be refused without a look:
 // the group's looks in this tick are spent.
-func (t *Table) refuses(f *NewFlow) bool {
-	if int32(t.shortUntil.Load()-f.Tick) <= 0 || f.Mode != ModeNAT {
+func (p *ports) refuses(f *NewFlow) bool {
+	if int32(p.shortUntil.Load()-f.Tick) <= 0 || f.Mode != ModeNAT {
 		return false
 	}
-	set := &t.shortages[f.prefetched.group%shortageSets]
+	set := &p.shortages[f.prefetched.group%shortageSets]
 	for i := range set {
 		if m := &set[i]; m.group.Load() == f.prefetched.group {
 			return f.hasPorts() && m.until.Load() != 0 && m.left(f.Keep, f.ports(), f.Tick) == 0
@@ -244,10 +244,10 @@ func reuseOf(s uint32, takesSYN bool, idle, client uint32) PortClass {
 
 // consider makes the flow of entry r the candidate if its port goes before that of the
 // present candidate. It reports whether it does.
-func (t *Table) consider(best *candidate, r Ref, f *NewFlow) bool {
-	c := t.Conn(r)
+func (fl *flows) consider(best *candidate, r Ref, f *NewFlow) bool {
+	c := fl.Conn(r)
 	s := atomic.LoadUint32(&c.state)
-	silence, client := c.Idle(f.Tick), t.Entry(forwardRef(r.Conn())).idle(f.Tick)
+	silence, client := c.Idle(f.Tick), fl.Entry(forwardRef(r.Conn())).idle(f.Tick)
 	syn := tcp.SYN{Seq: f.Seq, TSval: f.TSval, HasTS: f.HasTS}
 	takesSYN := syn.Accepts(s, atomic.LoadUint32(&c.clientNext), atomic.LoadUint32(&c.extra))
 	class := reuseOf(s, takesSYN, silence, client)

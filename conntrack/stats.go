@@ -88,7 +88,7 @@ func (t *Table) Awaited() int {
 
 // IndexLoad returns the share of the index's slots that are in use, from 0 to 1.
 func (t *Table) IndexLoad() float64 {
-	return float64(2*t.Flows()) / float64(slotsPerBucket*len(t.buckets))
+	return float64(2*t.Flows()) / float64(slotsPerBucket*len(t.index.buckets))
 }
 
 // MemoryUse is the memory of a table by its parts, in bytes. The first four are in the file, or
@@ -126,4 +126,13 @@ func (t *Table) MemoryUse() MemoryUse {
 func (t *Table) MemoryBytes() int64 {
 	m := t.MemoryUse()
 	return m.Total()
+}
+
+// Shape returns the table's shape. It does not change after Open.
+func (t *Table) Shape() Shape {
+	p := planFor(int64(len(t.conns)))
+	return Shape{
+		Seed: t.seed, Buckets: uint32(len(t.index.buckets)),
+		Conns: p.conns, Entries: p.entries, Epoch: t.head.Epoch,
+	}
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/conntrack/tcp"
-	"github.com/weirlb/weir/conntrack/udp"
 )
 
 // The words of an entry that the fast path reads besides the recipe, and their order to the
@@ -17,7 +16,7 @@ import (
 // adjacency in 32 to 63. The word is good while the adjacency has that stamp (see
 // [github.com/weirlb/weir/lb/route.Adjacency.Stamp]). Of a direction that is not steady the
 // stamp is 0, which no adjacency has.
-func (t *Table) NextHop(r Ref) uint64 { return atomic.LoadUint64(t.nextHop(r)) }
+func (cs *cells) NextHop(r Ref) uint64 { return atomic.LoadUint64(cs.nextHop(r)) }
 
 // NextHop4 is [Table.NextHop] of an IPv4 entry.
 func (e *Entry) NextHop4() uint64 { return atomic.LoadUint64(&e.Key.W[1]) }
@@ -37,31 +36,31 @@ func (e *Entry) Tuple() Key {
 
 // nextHop returns where the next-hop word of entry r is: where neither the key nor the
 // recipe has anything. A mode without a reverse direction uses none of the other entry.
-func (t *Table) nextHop(r Ref) *uint64 {
-	e := &t.entries[r-1]
+func (cs *cells) nextHop(r Ref) *uint64 {
+	e := &cs.entries[r-1]
 	switch {
 	case e.Key.Family() == 4:
 		return &e.Key.W[1]
 	case e.Mode.DSR():
-		return &t.entries[(r-1)^1].Addr4
+		return &cs.entries[(r-1)^1].Addr4
 	}
 	return &e.Addr4
 }
 
 // Settle lets packets of direction r take the fast path by a word, if the direction is steady.
 // The upper half of the word is 0 if the next hop is not known.
-func (t *Table) Settle(r Ref, word uint64) {
+func (cs *cells) Settle(r Ref, word uint64) {
 	if word>>32 != 0 {
-		t.Resettle(r, t.NextHop(r), word)
+		cs.Resettle(r, cs.NextHop(r), word)
 	}
 }
 
 // Resettle is Settle in place of the word was, which [Table.NextHop] has returned. It reports
 // whether another word is there now.
-func (t *Table) Resettle(r Ref, was, word uint64) bool {
-	switch s := atomic.LoadUint32(&t.conns[r.Conn()].state); {
+func (cs *cells) Resettle(r Ref, was, word uint64) bool {
+	switch s := atomic.LoadUint32(&cs.conns[r.Conn()].state); {
 	case flowstate.IsSteadyIn(s, uint32(r-1)&1):
-	case t.IsShared() && flowstate.IsFollowed(s):
+	case cs.IsShared() && flowstate.IsFollowed(s):
 		word ^= Followed
 	default:
 		return false
@@ -69,8 +68,8 @@ func (t *Table) Resettle(r Ref, was, word uint64) bool {
 	if word == was {
 		return false
 	}
-	t.forgetNumbers(r)
-	return atomic.CompareAndSwapUint64(t.nextHop(r), was, word)
+	cs.forgetNumbers(r)
+	return atomic.CompareAndSwapUint64(cs.nextHop(r), was, word)
 }
 
 // Followed is the bit of a next-hop word whose stamp is that of the adjacency but for this
@@ -81,8 +80,8 @@ const Followed = 1 << 63
 
 // endFollowing makes a connection steady that has been followed long enough, although
 // no worker gets packets of it any more.
-func (t *Table) endFollowing(conn, tick uint32) {
-	c := &t.conns[conn]
+func (cs *cells) endFollowing(conn, tick uint32) {
+	c := &cs.conns[conn]
 	s := atomic.LoadUint32(&c.state)
 	if !flowstate.IsFollowed(s) || s&flowstate.Changing != 0 || tick-c.Created() <= tcp.FreshTicks {
 		return
@@ -90,47 +89,47 @@ func (t *Table) endFollowing(conn, tick uint32) {
 	if !atomic.CompareAndSwapUint32(&c.state, s, s&^(flowstate.Young|flowstate.Slow)) {
 		return
 	}
-	t.endFollowingBy(forwardRef(conn))
-	if !t.entries[2*conn].Mode.DSR() {
-		t.endFollowingBy(reverseRef(conn))
+	cs.endFollowingBy(forwardRef(conn))
+	if !cs.entries[2*conn].Mode.DSR() {
+		cs.endFollowingBy(reverseRef(conn))
 	}
 }
 
 // endFollowingBy is endFollowing of the next-hop word of entry r.
-func (t *Table) endFollowingBy(r Ref) {
-	if was := t.NextHop(r); was>>32 != 0 {
-		t.Resettle(r, was, was^Followed)
+func (cs *cells) endFollowingBy(r Ref) {
+	if was := cs.NextHop(r); was>>32 != 0 {
+		cs.Resettle(r, was, was^Followed)
 	}
 }
 
 // IsShared reports whether others than the workers forward packets by the table: then a
 // connection may be settled only after the packets that the workers have of it have left,
 // or later packets overtake them.
-func (t *Table) IsShared() bool { return t.nextHops != 0 }
+func (cs *cells) IsShared() bool { return cs.nextHops != 0 }
 
 // settleNew is [Table.Settle] of a translated connection that no other worker sees yet, after
 // its recipes are complete. The publication of the entries orders the store. In a shared table
 // the worker settles the connection later.
-func (t *Table) settleNew(conn uint32, f *NewFlow) {
-	if !t.IsShared() && f.NextHop>>32 != 0 && flowstate.IsSteadyIn(firstState(f), 0) {
-		*t.nextHop(forwardRef(conn)) = f.NextHop
+func (cs *cells) settleNew(conn uint32, f *NewFlow) {
+	if !cs.IsShared() && f.NextHop>>32 != 0 && flowstate.IsSteadyIn(firstState(f), 0) {
+		*cs.nextHop(forwardRef(conn)) = f.NextHop
 	}
 }
 
 // Unsettle makes the next packet of each direction take the slow path.
-func (t *Table) Unsettle(r Ref) { t.unsettle(r.Conn()) }
+func (cs *cells) Unsettle(r Ref) { cs.unsettle(r.Conn()) }
 
-func (t *Table) unsettle(conn uint32) {
-	number := uint64(t.unsettled.Add(1))
-	atomic.StoreUint64(t.nextHop(forwardRef(conn)), number)
-	if !t.entries[2*conn].Mode.DSR() {
-		atomic.StoreUint64(t.nextHop(reverseRef(conn)), number)
+func (cs *cells) unsettle(conn uint32) {
+	number := uint64(cs.unsettled.Add(1))
+	atomic.StoreUint64(cs.nextHop(forwardRef(conn)), number)
+	if !cs.entries[2*conn].Mode.DSR() {
+		atomic.StoreUint64(cs.nextHop(reverseRef(conn)), number)
 	}
 }
 
 // changeState moves the connection from state word s to n, unless the state is not s any
 // more. An entry that is not steady in n is not when all concurrent calls have returned.
-func (t *Table) changeState(c *Conn, s, n uint32) bool {
+func (cs *cells) changeState(c *Conn, s, n uint32) bool {
 	if flowstate.IsSteady(s) == 0 || n&flowstate.Slow == 0 && flowstate.IsSteady(s)&^flowstate.IsSteady(n) == 0 || flowstate.IsFollowed(s) && flowstate.IsFollowed(n) {
 		return atomic.CompareAndSwapUint32(&c.state, s, n)
 	}
@@ -138,34 +137,34 @@ func (t *Table) changeState(c *Conn, s, n uint32) bool {
 	if left != s && !atomic.CompareAndSwapUint32(&c.state, s, left) {
 		return false
 	}
-	t.unsettle(t.number(c))
+	cs.unsettle(cs.number(c))
 	return atomic.CompareAndSwapUint32(&c.state, left, n)
 }
 
 // number returns the number of connection c.
-func (t *Table) number(c *Conn) uint32 {
-	return uint32((uintptr(unsafe.Pointer(c)) - uintptr(unsafe.Pointer(&t.conns[0]))) / unsafe.Sizeof(*c))
+func (cs *cells) number(c *Conn) uint32 {
+	return uint32((uintptr(unsafe.Pointer(c)) - uintptr(unsafe.Pointer(&cs.conns[0]))) / unsafe.Sizeof(*c))
 }
 
 // forget clears the next-hop words of a connection that no worker sees.
-func (t *Table) forget(conn uint32) {
-	fw := &t.entries[2*conn]
+func (cs *cells) forget(conn uint32) {
+	fw := &cs.entries[2*conn]
 	if f := fw.Key.Family(); f != 4 && f != 6 {
 		return
 	}
-	*t.nextHop(forwardRef(conn)) = 0
+	*cs.nextHop(forwardRef(conn)) = 0
 	if !fw.Mode.DSR() {
-		*t.nextHop(reverseRef(conn)) = 0
+		*cs.nextHop(reverseRef(conn)) = 0
 	}
 }
 
 // PrefetchConn asks for the cache line that [Table.Sample] writes.
-func (t *Table) PrefetchConn(r Ref) { prefetchConn(&t.conns[r.Conn()]) }
+func (cs *cells) PrefetchConn(r Ref) { prefetchConn(&cs.conns[r.Conn()]) }
 
 // Sample is [Conn.Sample] of a segment in direction r. It writes the numbers to an IPv4 entry,
 // for [Entry.Note], and passes those that were there on to the Conn.
-func (t *Table) Sample(r Ref, seq, end, ack uint32) {
-	e, c := &t.entries[r-1], &t.conns[r.Conn()]
+func (cs *cells) Sample(r Ref, seq, end, ack uint32) {
+	e, c := &cs.entries[r-1], &cs.conns[r.Conn()]
 	if e.Key.Family() != 4 {
 		c.Sample(r.Forward(), seq, end, ack)
 		return
@@ -205,14 +204,14 @@ func (e *Entry) Note(end, ack uint32) bool {
 
 // noteNumbers moves the numbers that [Entry.Note] has left in the entries to an established
 // Conn. Numbers that stayed in an entry would seem to be ahead of the Conn again after 4 GB.
-func (t *Table) noteNumbers(conn uint32) {
+func (cs *cells) noteNumbers(conn uint32) {
 	for _, r := range [2]Ref{forwardRef(conn), reverseRef(conn)} {
-		e := &t.entries[r-1]
+		e := &cs.entries[r-1]
 		if e.Key.Family() != 4 || e.Mode.DSR() && !r.Forward() {
 			return
 		}
 		if n := atomic.LoadUint64(&e.Key.W[2]); n != 0 {
-			t.conns[conn].catchUp(r.Forward(), uint32(n>>32), uint32(n))
+			cs.conns[conn].catchUp(r.Forward(), uint32(n>>32), uint32(n))
 			atomic.CompareAndSwapUint64(&e.Key.W[2], n, 0)
 		}
 	}
@@ -220,30 +219,20 @@ func (t *Table) noteNumbers(conn uint32) {
 
 // forgetNumbers forgets what Note has noted for the direction of entry r, maybe of an earlier
 // connection with the same tuple.
-func (t *Table) forgetNumbers(r Ref) {
-	if e := &t.entries[r-1]; e.Key.Family() == 4 {
+func (cs *cells) forgetNumbers(r Ref) {
+	if e := &cs.entries[r-1]; e.Key.Family() == 4 {
 		storeRelaxed64(&e.Key.W[2], 0)
 	}
 }
 
-// current returns connection conn with the packets on the fast path noted, also their numbers.
-func (t *Table) current(conn uint32) *Conn {
-	c := &t.conns[conn]
-	t.noteSeen(conn)
-	if s := atomic.LoadUint32(&c.state); udp.MayGoOn(s) && udp.GoesOn(s, c.LastSeen(), c.Created(), atomic.LoadUint32(&c.endpointNext)) {
-		t.setState(c, s, s&^flowstate.Mask|uint32(flowstate.Stream))
-	}
-	return c
-}
-
 // noteSeen notes in the Conn the packets of both directions on the fast path. The numbers of a
 // connection that is not steady are older than the Conn's, or of an earlier connection.
-func (t *Table) noteSeen(conn uint32) {
-	c := &t.conns[conn]
+func (cs *cells) noteSeen(conn uint32) {
+	c := &cs.conns[conn]
 	last := atomic.LoadUint32(&c.lastSeen)
 	latest := last
 	for i := 2 * conn; i < 2*conn+2; i++ {
-		if seen := atomic.LoadUint32(&t.entries[i].seen); int32(seen-latest) > 0 {
+		if seen := atomic.LoadUint32(&cs.entries[i].seen); int32(seen-latest) > 0 {
 			latest = seen
 		}
 	}
@@ -251,6 +240,6 @@ func (t *Table) noteSeen(conn uint32) {
 		storeRelaxed(&c.lastSeen, latest)
 	}
 	if atomic.LoadUint32(&c.state)&(flowstate.Mask|flowstate.Slow) == uint32(flowstate.Established) {
-		t.noteNumbers(conn)
+		cs.noteNumbers(conn)
 	}
 }

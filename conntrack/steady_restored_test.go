@@ -22,7 +22,7 @@ func TestRestoredConnectionStaysSettledForTheProgramBefore(t *testing.T) {
 	if before>>32 == 0 {
 		t.Fatal("the connection is not settled")
 	}
-	tab.unconfirm(c, tab.Entry(r))
+	unconfirm(c, tab.Entry(r))
 	client, endpoint, _ := c.numbers()
 	tab.TrackTCP(r.Other(), &tcp.Segment{Flags: tcp.FlagACK, Seq: endpoint, Ack: client}, c.Created()+1)
 	if s := atomic.LoadUint32(&c.state); s&flowstate.Unconfirmed != 0 {

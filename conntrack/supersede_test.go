@@ -8,12 +8,12 @@ import "testing"
 // slot and its store.
 func TestSupersedeLeavesASlotThatAnotherHasTakenMeanwhile(t *testing.T) {
 	tab := openHeap(t, Config{MaxFlows: 64, Workers: 2, MaxEndpoints: 8})
-	tab.buckets = tab.buckets[:1] // every entry contends for the same slots
+	tab.index.buckets = tab.index.buckets[:1] // every entry contends for the same slots
 	a, b := tab.Worker(0), tab.Worker(1)
 	a.Online()
 	b.Online()
 	old := mustCreate(t, a, natFlow(1))
-	forward := tab.locate(old)
+	forward := tab.index.locate(tab.Hash(&tab.Entry(old).Key), old)
 
 	if !b.Delete(old) {
 		t.Fatal("the connection is gone")
@@ -22,7 +22,7 @@ func TestSupersedeLeavesASlotThatAnotherHasTakenMeanwhile(t *testing.T) {
 	other := mustCreate(t, b, natFlow(2))
 	third := mustCreate(t, b, natFlow(3))
 
-	tab.withdraw(forward)
+	tab.index.withdraw(forward)
 	for _, r := range []Ref{other, third} {
 		e, back := tab.Entry(r).Tuple(), tab.Entry(r.Other()).Tuple()
 		if tab.lookup(e) != r || tab.lookup(back) != r.Other() {

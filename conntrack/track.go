@@ -6,15 +6,57 @@ import (
 	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/conntrack/sctp"
 	"github.com/weirlb/weir/conntrack/tcp"
+	"github.com/weirlb/weir/conntrack/udp"
 )
+
+// flows are the connections with the counts that follow from their states.
+type flows struct {
+	cells
+	counts
+}
+
+// Conn returns the changing words of the connection that r belongs to, with the packets
+// on the fast path noted.
+func (fl *flows) Conn(r Ref) *Conn { return fl.current(r.Conn()) }
+
+// current returns connection conn with the packets on the fast path noted, also their numbers.
+func (fl *flows) current(conn uint32) *Conn {
+	c := &fl.conns[conn]
+	fl.noteSeen(conn)
+	if s := atomic.LoadUint32(&c.state); udp.MayGoOn(s) && udp.GoesOn(s, c.LastSeen(), c.Created(), atomic.LoadUint32(&c.endpointNext)) {
+		fl.setState(c, s, s&^flowstate.Mask|uint32(flowstate.Stream))
+	}
+	return c
+}
+
+// setState moves a connection from state word s to n, and counts it as over or not.
+// It reports false when the state is not s any more.
+func (fl *flows) setState(c *Conn, s, n uint32) bool {
+	if serviceCounts(s) == serviceCounts(n) {
+		return n == s || fl.changeState(c, s, n)
+	}
+	// Read first: once it is over another worker may delete it.
+	endpoint, service := atomic.LoadUint32(&c.EndpointID), atomic.LoadUint32(&c.ServiceID)
+	if !fl.changeState(c, s, n) {
+		return false
+	}
+	if delta := endpointCounts(n) - endpointCounts(s); delta != 0 {
+		fl.endpoints.add(endpoint, delta)
+	}
+	fl.services.add(service, serviceCounts(n)-serviceCounts(s))
+	if flowstate.InHandshake(s) && !flowstate.CountsAsOpen(n) {
+		fl.failed.add(service, 1)
+	}
+	return true
+}
 
 // TrackTCP follows segment g of the entry r. The caller has verified the checksum of a
 // segment with SYN, FIN or RST. TrackTCP keeps no reference to g.
 //
 // README.md beside this file compares the states with nf_conntrack's, and lists the effects
 // of forged segments.
-func (t *Table) TrackTCP(r Ref, g *tcp.Segment, tick uint32) flowstate.Verdict {
-	c := t.Conn(r)
+func (fl *flows) TrackTCP(r Ref, g *tcp.Segment, tick uint32) flowstate.Verdict {
+	c := fl.Conn(r)
 	s := atomic.LoadUint32(&c.state)
 	g.Forward = r.Forward()
 	if s&(flowstate.Mask|flowstate.Slow) == uint32(flowstate.Established) && !g.Has(tcp.FlagFIN|tcp.FlagSYN|tcp.FlagRST) {
@@ -24,11 +66,11 @@ func (t *Table) TrackTCP(r Ref, g *tcp.Segment, tick uint32) flowstate.Verdict {
 		c.Touch(tick)
 		return flowstate.Pass
 	}
-	return t.track(c, s, g, tick)
+	return fl.track(c, s, g, tick)
 }
 
 // track is TrackTCP but for established connections that go on.
-func (t *Table) track(c *Conn, s uint32, g *tcp.Segment, tick uint32) flowstate.Verdict {
+func (fl *flows) track(c *Conn, s uint32, g *tcp.Segment, tick uint32) flowstate.Verdict {
 	for ; ; s = atomic.LoadUint32(&c.state) {
 		if s&flowstate.Changing != 0 {
 			s = c.unchanging()
@@ -56,7 +98,7 @@ func (t *Table) track(c *Conn, s uint32, g *tcp.Segment, tick uint32) flowstate.
 		if v == flowstate.Restart {
 			storeRelaxed(&c.created, tick)
 		}
-		if t.setState(c, s, flowstate.Watched(k.Word&^flowstate.Changing)) {
+		if fl.setState(c, s, flowstate.Watched(k.Word&^flowstate.Changing)) {
 			if k.Heard {
 				c.Touch(tick)
 			}
@@ -68,14 +110,14 @@ func (t *Table) track(c *Conn, s uint32, g *tcp.Segment, tick uint32) flowstate.
 
 // Abort moves the TCP connection or SCTP association of r to CLOSE before either side knows: the
 // caller tells both at the next packet of either, for which [Conn.Aborted] asks.
-func (t *Table) Abort(r Ref, tick uint32) {
-	c := t.Conn(r)
+func (fl *flows) Abort(r Ref, tick uint32) {
+	c := fl.Conn(r)
 	for {
 		s := atomic.LoadUint32(&c.state)
 		if s&flowstate.Published == 0 || s&flowstate.Superseded != 0 {
 			return
 		}
-		if t.setState(c, s, tcp.Abort(s, tick)) {
+		if fl.setState(c, s, tcp.Abort(s, tick)) {
 			c.Touch(tick)
 			return
 		}
@@ -99,8 +141,8 @@ func (c *Conn) Next(client bool) (seq uint32, known bool) {
 
 // TrackSCTP follows an SCTP packet of the entry r. The tags are in place of the numbers of TCP:
 // the client's in Conn.clientNext, the endpoint's in Conn.extra.
-func (t *Table) TrackSCTP(r Ref, g *sctp.Packet, tick uint32) flowstate.Verdict {
-	c := t.Conn(r)
+func (fl *flows) TrackSCTP(r Ref, g *sctp.Packet, tick uint32) flowstate.Verdict {
+	c := fl.Conn(r)
 	for {
 		s := atomic.LoadUint32(&c.state)
 		switch {
@@ -121,7 +163,7 @@ func (t *Table) TrackSCTP(r Ref, g *sctp.Packet, tick uint32) flowstate.Verdict 
 		if tags.Endpoint != was.Endpoint {
 			atomic.StoreUint32(&c.extra, tags.Endpoint)
 		}
-		if t.setState(c, s, n) {
+		if fl.setState(c, s, n) {
 			c.Touch(tick)
 			return flowstate.Pass
 		}
@@ -130,10 +172,10 @@ func (t *Table) TrackSCTP(r Ref, g *sctp.Packet, tick uint32) flowstate.Verdict 
 
 // TrackUDP follows a UDP packet of the entry r: an answered flow that goes on for two
 // seconds ages like a stream and not like a query.
-func (t *Table) TrackUDP(r Ref, tick uint32) {
-	c := t.Conn(r)
+func (fl *flows) TrackUDP(r Ref, tick uint32) {
+	c := fl.Conn(r)
 	c.Touch(tick)
-	t.Entry(r).Touch(tick)
+	fl.Entry(r).Touch(tick)
 	s := atomic.LoadUint32(&c.state)
 	if s&flowstate.Renumbered != 0 {
 		return // the next packet makes the change
@@ -144,8 +186,44 @@ func (t *Table) TrackUDP(r Ref, tick uint32) {
 	if flowstate.Of(s) == flowstate.Unreplied && !r.Forward() {
 		atomic.StoreUint32(&c.endpointNext, tick)
 		// Of several workers that see the same change a single worker makes it.
-		t.setState(c, s, s&^(flowstate.Mask|flowstate.Slow)|uint32(flowstate.Replied))
+		fl.setState(c, s, s&^(flowstate.Mask|flowstate.Slow)|uint32(flowstate.Replied))
 		return
 	}
-	t.current(r.Conn())
+	fl.current(r.Conn())
+}
+
+// SetIDs gives the connection that r belongs to another endpoint's and Service's
+// numbers, and moves the counters: the numbers of a restored table are those of another
+// process, and a Service's UDP flows may follow it. For a single control goroutine,
+// from inside Range: beside packets for a UDP flow, else only while no packet changes
+// the connection's state.
+func (fl *flows) SetIDs(r Ref, endpoint, service uint32) {
+	c := fl.Conn(r)
+	s := atomic.LoadUint32(&c.state)
+	if fl.entries[r-1].Key.Proto() == ProtoUDP {
+		s = c.renumbering(true)
+		defer c.renumbering(false)
+	}
+	fl.services.move(&c.ServiceID, service, serviceCounts(s))
+	fl.endpoints.move(&c.EndpointID, endpoint, endpointCounts(s))
+}
+
+// renumbering keeps the state of a UDP flow, and so the counters, as they are until it is
+// called again: see TrackUDP. It returns the state word.
+func (c *Conn) renumbering(begins bool) uint32 {
+	for {
+		s := atomic.LoadUint32(&c.state)
+		if s&flowstate.Published == 0 {
+			return s // deleted
+		}
+		n := s&^flowstate.SinceMask | (s+1<<flowstate.SinceShift)&flowstate.SinceMask
+		if begins {
+			n |= flowstate.Renumbered
+		} else {
+			n &^= flowstate.Renumbered
+		}
+		if atomic.CompareAndSwapUint32(&c.state, s, n) {
+			return n
+		}
+	}
 }

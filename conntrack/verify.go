@@ -47,60 +47,66 @@ func (v *Verification) fault(format string, args ...any) {
 // It waits for no worker and no worker for it. It takes about 100 ns for each connection, and
 // half a second.
 func (t *Table) Verify(ctx context.Context) (*Verification, error) {
-	v := &Verification{}
-	suspects, err := t.verifyIndex(ctx, v)
+	vf := &verifier{Table: t}
+	suspects, err := vf.verifyIndex(ctx)
 	if err != nil {
 		return nil, err
 	}
-	counts := t.countedWrong(ctx, nil)
+	counts := vf.countedWrong(ctx, nil)
 	for range verifyPasses - 1 {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(verifyPause):
 		}
-		suspects = slices.DeleteFunc(suspects, func(s slotAt) bool { return !t.suspect(s) })
+		suspects = slices.DeleteFunc(suspects, func(s slotAt) bool { return !vf.suspect(s) })
 		if len(counts) != 0 {
-			counts = t.countedWrong(ctx, counts)
+			counts = vf.countedWrong(ctx, counts)
 		}
 	}
 	for _, s := range suspects {
-		v.fault("index: slot %d of bucket %d has entry %d, of no connection or in a wrong place", s.slot, s.bucket, s.word)
+		vf.fault("index: slot %d of bucket %d has entry %d, of no connection or in a wrong place", s.slot, s.bucket, s.word)
 	}
 	for n, c := range counts {
-		v.fault("endpoint %d counts %d connections and has %d", n, c.counted, c.found)
+		vf.fault("endpoint %d counts %d connections and has %d", n, c.counted, c.found)
 	}
-	t.verifyFree(v)
-	return v, ctx.Err()
+	vf.verifyFree()
+	return &vf.Verification, ctx.Err()
+}
+
+// verifier verifies a table.
+type verifier struct {
+	*Table
+	Verification
 }
 
 // verifyIndex looks at connections, and at the slots of the index. It returns the slots that
 // may be wrong.
-func (t *Table) verifyIndex(ctx context.Context, v *Verification) (suspects []slotAt, err error) {
-	t.Range(func(r Ref) bool {
-		v.Connections++
-		t.verifyConn(r.Conn(), v)
+func (vf *verifier) verifyIndex(ctx context.Context) (suspects []slotAt, err error) {
+	vf.Range(func(r Ref) bool {
+		vf.Connections++
+		vf.verifyConn(r.Conn())
 		return ctx.Err() == nil
 	})
-	w := t.acquire()
+	w := vf.acquire()
 	if w == nil {
 		return nil, nil // closed
 	}
-	defer t.yield(w)
-	for i := range t.buckets {
+	defer vf.yield(w)
+	for i := range vf.index.buckets {
 		if i%256 == 0 {
 			w.Quiesce()
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
 		}
-		for s := range t.buckets[i].slot {
-			word := t.buckets[i].slot[s].Load()
+		for s := range vf.index.buckets[i].slot {
+			word := vf.index.buckets[i].slot[s].Load()
 			if word == 0 {
 				continue
 			}
-			v.Slots++
-			if at := (slotAt{uint32(i), uint32(s), word}); t.misplaced(at) && len(suspects) < maxFaults {
+			vf.Slots++
+			if at := (slotAt{uint32(i), uint32(s), word}); vf.misplaced(at) && len(suspects) < maxFaults {
 				suspects = append(suspects, at)
 			}
 		}
@@ -110,21 +116,21 @@ func (t *Table) verifyIndex(ctx context.Context, v *Verification) (suspects []sl
 
 // verifyConn checks that a published connection is found. Its state word is read before and
 // after: a connection leaves the index only after the word has changed.
-func (t *Table) verifyConn(conn uint32, v *Verification) {
-	c := &t.conns[conn]
+func (vf *verifier) verifyConn(conn uint32) {
+	c := &vf.conns[conn]
 	before := atomic.LoadUint32(&c.state)
 	refs := []Ref{forwardRef(conn), reverseRef(conn)}
-	if t.entries[2*conn].Mode.DSR() {
+	if vf.entries[2*conn].Mode.DSR() {
 		refs = refs[:1]
 	} else if before&flowstate.Superseded != 0 {
 		refs = refs[1:]
 	}
 	for _, r := range refs {
-		e := &t.entries[r-1]
+		e := &vf.entries[r-1]
 		key := e.Tuple()
-		found := t.find(t.Hash(&key), &key)
+		found := vf.index.find(vf.Hash(&key), &key)
 		if after := atomic.LoadUint32(&c.state); found != r && before&flowstate.Published != 0 && (before^after)&(flowstate.Published|flowstate.Superseded) == 0 {
-			v.fault("connection %d: the entry of %s > %s is found as %d in place of %d", conn, key.Src(), key.Dst(), found, r)
+			vf.fault("connection %d: the entry of %s > %s is found as %d in place of %d", conn, key.Src(), key.Dst(), found, r)
 		}
 	}
 }
@@ -134,27 +140,27 @@ type slotAt struct{ bucket, slot, word uint32 }
 
 // misplaced reports whether a slot is between two states, or has an entry that no
 // connection has published or that a look-up does not find there.
-func (t *Table) misplaced(s slotAt) bool {
-	if s.word >= slotPending || uint64(s.word) > uint64(len(t.entries)) {
+func (vf *verifier) misplaced(s slotAt) bool {
+	if s.word >= slotPending || uint64(s.word) > uint64(len(vf.entries)) {
 		return true
 	}
 	r := Ref(s.word)
-	state := atomic.LoadUint32(&t.conns[r.Conn()].state)
-	if state&flowstate.Published == 0 || r.Forward() && state&flowstate.Superseded != 0 || !r.Forward() && t.entries[2*r.Conn()].Mode.DSR() {
+	state := atomic.LoadUint32(&vf.conns[r.Conn()].state)
+	if state&flowstate.Published == 0 || r.Forward() && state&flowstate.Superseded != 0 || !r.Forward() && vf.entries[2*r.Conn()].Mode.DSR() {
 		return true
 	}
-	l := t.locate(r)
-	return l.ref != r || t.bucketAt(l.hash, l.at.probe) != &t.buckets[s.bucket] || l.at.slot != s.slot
+	l := vf.index.locate(vf.Hash(&vf.entries[r-1].Key), r)
+	return l.ref != r || vf.index.bucketAt(l.hash, l.at.probe) != &vf.index.buckets[s.bucket] || l.at.slot != s.slot
 }
 
 // suspect reports whether a slot still is as it was seen.
-func (t *Table) suspect(s slotAt) bool {
-	w := t.acquire()
+func (vf *verifier) suspect(s slotAt) bool {
+	w := vf.acquire()
 	if w == nil {
 		return false
 	}
-	defer t.yield(w)
-	return t.buckets[s.bucket].slot[s.slot].Load() == s.word && t.misplaced(s)
+	defer vf.yield(w)
+	return vf.index.buckets[s.bucket].slot[s.slot].Load() == s.word && vf.misplaced(s)
 }
 
 // counted is the number of connections of an endpoint by its counter and in the table.
@@ -162,14 +168,14 @@ type counted struct{ counted, found uint32 }
 
 // countedWrong returns the endpoints whose counter is wrong; with only, those of only that
 // are wrong in the same manner as before: a busy endpoint's counter changes meanwhile.
-func (t *Table) countedWrong(ctx context.Context, only map[uint32]counted) map[uint32]counted {
-	before := make([]uint32, len(t.endpoints))
-	for n := range t.endpoints {
-		before[n] = uint32(t.endpoints[n].Load())
+func (vf *verifier) countedWrong(ctx context.Context, only map[uint32]counted) map[uint32]counted {
+	before := make([]uint32, len(vf.endpoints))
+	for n := range vf.endpoints {
+		before[n] = uint32(vf.endpoints[n].Load())
 	}
-	found := make([]uint32, len(t.endpoints))
-	t.Range(func(r Ref) bool {
-		if n := atomic.LoadUint32(&t.conns[r.Conn()].EndpointID); uint64(n) < uint64(len(found)) {
+	found := make([]uint32, len(vf.endpoints))
+	vf.Range(func(r Ref) bool {
+		if n := atomic.LoadUint32(&vf.conns[r.Conn()].EndpointID); uint64(n) < uint64(len(found)) {
 			found[n]++
 		}
 		return ctx.Err() == nil
@@ -177,7 +183,7 @@ func (t *Table) countedWrong(ctx context.Context, only map[uint32]counted) map[u
 	wrong := map[uint32]counted{}
 	for n := range before {
 		c := counted{before[n], found[n]}
-		if c.counted == c.found || uint32(t.endpoints[n].Load()) != c.counted {
+		if c.counted == c.found || uint32(vf.endpoints[n].Load()) != c.counted {
 			continue
 		}
 		if only == nil || only[uint32(n)] == c {
@@ -189,17 +195,17 @@ func (t *Table) countedWrong(ctx context.Context, only map[uint32]counted) map[u
 
 // verifyFree checks that no connection is lost to all lists. The lists change meanwhile, so
 // that the least difference of several attempts counts. Each worker may hold some privately.
-func (t *Table) verifyFree(v *Verification) {
-	private := int64(len(t.workers)) * int64(2*t.block+uint32(len(Worker{}.spares.conn)))
+func (vf *verifier) verifyFree() {
+	private := int64(len(vf.workers)) * int64(2*vf.block+uint32(len(Worker{}.spares.conn)))
 	least := int64(1) << 62
 	for range 100 {
-		bound := int64(t.bound.Load())
-		least = min(least, bound-int64(t.Flows())-t.free.count.Load()-t.limboSize())
+		bound := int64(vf.bound.Load())
+		least = min(least, bound-int64(vf.Flows())-vf.free.count.Load()-vf.limboSize())
 	}
 	if least > private {
-		v.fault("%d connections are neither in use nor free, which workers have at most %d of", least, private)
+		vf.fault("%d connections are neither in use nor free, which workers have at most %d of", least, private)
 	}
 	if least < -private {
-		v.fault("%d connections are in two lists", -least)
+		vf.fault("%d connections are in two lists", -least)
 	}
 }

@@ -53,12 +53,12 @@ func TestADamagedTableHasFaults(t *testing.T) {
 		damage func(*Table, Ref)
 		say    string
 	}{
-		{"an entry that is not in the index", func(tab *Table, r Ref) { tab.remove(r) }, "is found as 0"},
+		{"an entry that is not in the index", func(tab *Table, r Ref) { tab.unlist(r) }, "is found as 0"},
 		{"a port that belongs to no connection", func(tab *Table, r Ref) {
 			atomic.StoreUint32(&tab.conns[r.Conn()].state, 0)
 		}, "of no connection"},
 		{"a slot that is left pending", func(tab *Table, _ Ref) {
-			tab.buckets[0].slot[slotsPerBucket-1].Store(slotPending | 1)
+			tab.index.buckets[0].slot[slotsPerBucket-1].Store(slotPending | 1)
 		}, "slot 11 of bucket 0"},
 		{"a counter that is off", func(tab *Table, _ Ref) { tab.endpoints.add(3, countFlow) }, "endpoint 3 counts 11"},
 		{"lost connections", func(tab *Table, _ Ref) { tab.free.count.Add(-4000) }, "neither in use nor free"},

@@ -28,7 +28,6 @@ type size struct{ methods, files int }
 var largeTypes = map[string]size{
 	"cmd/weir/api/Client":     {29, 9},
 	"cmd/weir/doctor/patient": {34, 9},
-	"conntrack/Table":         {146, 31},
 	"discovery/Store":         {54, 7},
 	"lb/LB":                   {93, 17},
 	"lb/hostveth/Veth":        {75, 11},
