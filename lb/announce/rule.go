@@ -102,7 +102,7 @@ func (r *Rule) Decide(n *Node, frontends map[netip.Addr][]Frontend, now time.Tim
 		d.Reason, d.Detail = r.decide(a, h, n, frontends[a], now, &out.Next)
 		out.Decisions = append(out.Decisions, d)
 	}
-	r.limit(out.Decisions)
+	r.limit(out.Decisions, &out.Next)
 	for i := range out.Decisions {
 		d := &out.Decisions[i]
 		h := r.addresses[d.Address]
@@ -168,7 +168,7 @@ func (h *history) withdraw(now time.Time) {
 
 // forget drops falls that are too old to count.
 func (h *history) forget(now time.Time) {
-	h.falls = slices.DeleteFunc(h.falls, func(t time.Time) bool { return now.Sub(t) > flapWindow })
+	h.falls = slices.DeleteFunc(h.falls, func(t time.Time) bool { return now.Sub(t) >= flapWindow })
 }
 
 // settle is how long an address must be well.
@@ -210,12 +210,14 @@ func (x *Advertisement) allows(a netip.Addr) bool {
 
 // limit refuses addresses beyond the limits: those first that were given to no Service, then those
 // of the youngest Services, whatever was announced before. So it is on every node, and after a
-// restart. Of the addresses of a Service those that are not announced yet come last.
-func (r *Rule) limit(list []Decision) {
+// restart. Of the addresses of a Service those that are not announced yet come last. An address
+// that settles, or fell within flapWindow, keeps its place: others would come and go with it.
+func (r *Rule) limit(list []Decision, next *time.Time) {
 	var order []*Decision
+	var free time.Time // when an address gives its place up
 	for i := range list {
-		if list[i].Reason == Announced {
-			order = append(order, &list[i])
+		if d := &list[i]; d.Reason == Announced || r.keepsPlace(d, &free) {
+			order = append(order, d)
 		}
 	}
 	slices.SortStableFunc(order, func(a, b *Decision) int {
@@ -247,8 +249,28 @@ func (r *Rule) limit(list []Decision) {
 			namespaces[owner.Namespace]++
 			continue
 		}
+		if d.Reason != Announced {
+			continue // it has no place to keep
+		}
 		d.Reason, d.Detail, r.addresses[d.Address].tooMany = TooMany, limit, limit
+		if !free.IsZero() {
+			sooner(next, free)
+		}
 	}
+}
+
+// keepsPlace reports whether an address that is not announced counts in the limits, and sets free to
+// when it does so no more, if that is sooner.
+func (r *Rule) keepsPlace(d *Decision, free *time.Time) bool {
+	falls := r.addresses[d.Address].falls
+	switch {
+	case d.Reason == Settling:
+		return true
+	case d.Reason != NotServed && d.Reason != NotProgrammed || len(falls) == 0:
+		return false
+	}
+	sooner(free, falls[len(falls)-1].Add(flapWindow))
+	return true
 }
 
 // routes are those of the announced addresses.

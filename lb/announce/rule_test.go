@@ -203,44 +203,6 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// When the limit is reached the oldest Services are announced, whatever was announced before; no
-// Service and no namespace has more than the part of it.
-func TestLimitsGoByAge(t *testing.T) {
-	s := settings()
-	s.Settle, s.MaxAddresses, s.MaxPerNamespace, s.MaxPerService = 0, 4, 3, 2
-	var r Rule
-	r.SetSettings(s)
-	list := map[netip.Addr][]Frontend{}
-	add := func(address, namespace, service string, created int64) {
-		list[netip.MustParseAddr(address)] = []Frontend{{
-			Service: namespace + "/" + service, Namespace: namespace, Created: created, Programmed: true, Endpoints: 1,
-		}}
-	}
-	announced := func() (out []string) {
-		for _, d := range r.Decide(&Node{}, list, begin).Decisions {
-			if d.Reason == Announced {
-				out = append(out, d.Address.String())
-			}
-		}
-		return out
-	}
-	for i := range 3 {
-		add(fmt.Sprintf("203.0.113.%d", 10+i), "a", "filler", 300)
-		add(fmt.Sprintf("203.0.113.%d", 20+i), "a", fmt.Sprint("more", i), 400)
-	}
-	if got := fmt.Sprint(announced()); got != "[203.0.113.10 203.0.113.11 203.0.113.20]" {
-		t.Errorf("of a namespace: %s", got)
-	}
-	add("203.0.113.99", "b", "new", 500)
-	if got := fmt.Sprint(announced()); got != "[203.0.113.10 203.0.113.11 203.0.113.20 203.0.113.99]" {
-		t.Errorf("a namespace more: %s", got)
-	}
-	add("203.0.113.98", "c", "old", 100)
-	if got := fmt.Sprint(announced()); got != "[203.0.113.10 203.0.113.11 203.0.113.20 203.0.113.98]" {
-		t.Errorf("an older Service more: %s", got)
-	}
-}
-
 // An aggregate is announced while any address in it is.
 func TestAggregate(t *testing.T) {
 	s := settings()
@@ -314,7 +276,7 @@ func (m *model) announced(a netip.Addr) bool {
 			}
 			recent := 0
 			for _, f := range falls {
-				if s.at.Sub(f) <= 5*time.Minute {
+				if s.at.Sub(f) < 5*time.Minute {
 					recent++
 				}
 			}
