@@ -13,37 +13,35 @@ import (
 // An address of its own is Weir's with all ports; of an address of the node Weir has the
 // configured range.
 func TestSNATSourcesOfAddresses(t *testing.T) {
-	l := newControl(t)
-	l.cfg.SNATPortLo, l.cfg.SNATPortHi = 61000, 65535
-	l.router = route.Static(map[netip.Prefix]route.Path{
+	router := route.Static(map[netip.Prefix]route.Path{
 		netip.PrefixFrom(node4, 32): {Kind: route.Host, Local: true, MTU: 1500},
 		netip.PrefixFrom(snat4, 24): {Kind: route.Attached, MTU: 1500},
 	}, nil)
+	ss := &sources{router: router, lo: 61000, hi: 65535}
 	shared := snat.Source{Addr: node4, Lo: 61000, Hi: 65535, Shared: true}
-	if got := l.configuredSource(node4); got != shared {
+	if got := ss.configured(node4); got != shared {
 		t.Errorf("an address of the node: %v, want %v", got, shared)
 	}
-	if got := l.configuredSource(snat4); got != snat.Exclusive(snat4) {
+	if got := ss.configured(snat4); got != snat.Exclusive(snat4) {
 		t.Errorf("an address of Weir's own: %v", got)
 	}
 
 	cfg := snat.Config{Lo: 61000, Hi: 65535, Pool: []snat.Source{snat.Exclusive(snat4)}}
 	want := map[netip.Addr]snat.Source{snat4: snat.Exclusive(snat4)}
-	for _, a := range l.router.Sources() {
+	for _, a := range router.Sources() {
 		if a != snat4 {
 			want[a] = snat.Source{Addr: a, Lo: 61000, Hi: 65535, Shared: true}
 		}
 	}
-	if got := l.wantedSources(&cfg); !maps.Equal(got, want) {
+	if got := ss.wanted(&cfg); !maps.Equal(got, want) {
 		t.Errorf("wanted %v, want %v", got, want)
 	}
 }
 
 // A refresh keeps a drain, and the configured addresses replace those of the interfaces.
 func TestARefreshPublishesTheNode(t *testing.T) {
-	l := newControl(t)
-	l.sources = map[netip.Addr]snat.Source{snat4: snat.Exclusive(snat4)}
-	l.cfg.SNATAddresses = []netip.Addr{snat4}
+	l := newControl(t, Config{SNATAddresses: []netip.Addr{snat4}}, nil)
+	l.sources.steered[snat4] = snat.Exclusive(snat4)
 	l.refuseConnections()
 	if err := l.refreshAddresses(); err != nil {
 		t.Fatal(err)
@@ -54,7 +52,7 @@ func TestARefreshPublishesTheNode(t *testing.T) {
 	}
 	path := &route.Path{Kind: route.Attached, Source: node4}
 	s, ok := node.Source(path, &table.EndpointEntry{Family: 4}, 0)
-	if want := l.configuredSource(snat4); !ok || s != want {
+	if want := l.sources.configured(snat4); !ok || s != want {
 		t.Errorf("flows have the source %v, want %v", s, want)
 	}
 }

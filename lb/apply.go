@@ -1,12 +1,9 @@
 package lb
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-	"runtime/pprof"
-	"strconv"
+	"time"
 
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/table"
@@ -36,19 +33,17 @@ func (l *LB) Apply(put []table.Service, del []string, prepared *table.Change) er
 	}
 
 	l.counts.workers.Grow(l.tables.LastServiceNumber())
-	gone := keepFormer(l, ch.Removed)
-	l.withdraw(gone)
-	errs = append(errs, l.unsteerFrontends(gone))
+	errs = append(errs, l.frontends.Remove(ch.Removed, l.attached))
 	if err := l.tables.Publish(ch); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	l.counts.follow(l.flows, l.tables, put, del)
-	errs = append(errs, l.steerFrontends(ch.Added))
+	errs = append(errs, l.frontends.Add(ch.Added))
 
 	l.reassign.Follow(&ch)
 	errs = append(errs,
-		l.countVIPs(&ch), l.routeFrontends(&ch),
-		l.prepareHost(ch.Added), l.prepareHost(ch.Changed))
+		l.vips.follow(&ch), l.clientRoutes.follow(&ch),
+		l.hostPaths.prepare(ch.Added), l.hostPaths.prepare(ch.Changed))
 
 	if !l.attached {
 		l.attached = true
@@ -102,60 +97,49 @@ func (l *LB) takeTraffic() error {
 
 // startWorkers starts the workers, which then serve what is published.
 func (l *LB) startWorkers() error {
-	for _, w := range l.workers {
-		l.running.Add(1)
-		var err error
-		// The goroutine inherits the label, by which its stack is found.
-		pprof.Do(context.Background(), pprof.Labels(WorkerLabel, strconv.Itoa(w.ID())), func(context.Context) {
-			err = w.Start(l.queuesOf(w.ID()), l.log, l.running.Done)
-		})
-		if err != nil {
-			l.running.Done()
-			return fmt.Errorf("%w: %w", ports.ErrAttach, err)
-		}
+	if err := l.workers.start(); err != nil {
+		return err
 	}
-	l.works.Store(true)
 	l.cfg.Phases.End("workers run")
 	return nil
 }
 
-// unsteerFrontends takes frontends off the steering program.
-func (l *LB) unsteerFrontends(list []*table.FrontendEntry) error {
-	var errs []error
-	for _, f := range list {
-		delete(l.unsteered, f.Key)
-		errs = append(errs, l.steer.RemoveFrontend(f.AddrPort, f.Proto))
+// awaitProgram waits until the kernel has verified the programs that the interfaces need.
+func (l *LB) awaitProgram() error {
+	if l.ports.AnyXDP() {
+		if err := l.steer.Ready(); err != nil {
+			return fmt.Errorf("%w: %w", ports.ErrAttach, err)
+		}
+		if l.cache.off == nil {
+			if err := l.steer.Repeats(); err != nil {
+				l.cache.disable(err) // the kernel cannot load the program that reads the flow table
+			}
+		}
 	}
-	return errors.Join(errs...)
+	l.cfg.Phases.End("program")
+	return nil
 }
 
-// steerFrontends adds frontends to the steering program, those first that found no room
-// earlier.
-func (l *LB) steerFrontends(list []*table.FrontendEntry) error {
-	for k, f := range l.unsteered {
-		if addFrontend(l, f) != nil {
-			break // the first attempt returned the error
-		}
-		delete(l.unsteered, k)
+// attach attaches the interfaces, and lets the kernel forward.
+func (l *LB) attach() error {
+	if l.cache.off != nil {
+		return l.ports.Attach()
 	}
-
-	var errs []error
-	for _, f := range list {
-		err := addFrontend(l, f)
-		if err != nil {
-			l.unsteered[f.Key] = f
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	err := errors.Join(
+		l.cache.kernel.Alive(startTime), // until Run
+		l.cache.publish(l.ports), l.ports.Attach(), l.cache.publish(l.ports))
+	l.cache.kernel.SetOn(true)
+	return err
 }
+
+// startTime is the time that may pass between the attachment and Run.
+const startTime = time.Minute
 
 // restoreFlows gives flows of an earlier process the numbers of this one's tables. Until the
 // attachment the kernel forwards by the tables of that process, but not to an endpoint that is
 // removed without a grace.
 func (l *LB) restoreFlows() {
-	l.restored = l.reassign.Restore(l.cache != nil && l.cfg.EndpointRemovalGrace == 0,
-		func(k table.Key, to netip.AddrPort, proto uint8) { adoptFormer(l, k, to, proto) })
+	l.restored = l.reassign.Restore(l.cache.kernel != nil && l.cfg.EndpointRemovalGrace == 0, l.frontends.Adopt)
 	if l.restored > 0 {
 		l.log.Info("carrying on with the flows of the last process", "flows", l.restored)
 	}

@@ -4,12 +4,8 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/lb/header"
-	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
 )
@@ -24,18 +20,9 @@ func on(name string, a netip.Addr, kind table.Kind, ports ...uint16) table.Servi
 }
 
 func TestAFrontendThatFoundNoRoomIsSteeredLater(t *testing.T) {
-	l := newControl(t)
-	p, err := steer.Load(steer.Config{MaxFrontends: 2})
-	if errors.Is(err, unix.EPERM) {
-		t.Skip("needs CAP_BPF")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close(true) })
-	l.steer, l.attached = p, true
-	l.unsteered = map[table.Key]*table.FrontendEntry{}
-	l.claims, l.claimed = map[netip.Addr]int{}, map[table.Key]bool{}
+	p := loaded(t, steer.Config{MaxFrontends: 2})
+	l := newControl(t, Config{}, p)
+	l.attached = true
 	if err := l.Apply([]table.Service{on("ns/a", node4, table.NodePort, 1001, 1002)}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -54,15 +41,15 @@ func TestAFrontendThatFoundNoRoomIsSteeredLater(t *testing.T) {
 	if err := l.Apply(nil, []string{"ns/b", "ns/c"}, nil); err != nil {
 		t.Error(err)
 	}
-	if got, _ := p.Frontends(); len(got) != 0 || len(l.unsteered) != 0 {
-		t.Errorf("steered: %v, waiting: %v", got, l.unsteered)
+	if got, _ := p.Frontends(); len(got) != 0 || len(l.Unsteered()) != 0 {
+		t.Errorf("steered: %v, waiting: %v", got, l.Unsteered())
 	}
 }
 
 // A frontend may become another Service's, and another kind, in one step.
 func TestClaimsFollowTheKind(t *testing.T) {
 	a := netip.MustParseAddr("198.51.100.77")
-	l := &LB{claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}}
+	cr := newClientRoutes(nil, nil)
 	entry := func(port uint16, k table.Kind) []*table.FrontendEntry {
 		return []*table.FrontendEntry{{Key: table.MakeKey(ap(a, port), header.ProtoTCP), AddrPort: ap(a, port), Kind: k}}
 	}
@@ -79,28 +66,18 @@ func TestClaimsFollowTheKind(t *testing.T) {
 		{table.Change{Removed: entry(81, table.LoadBalancer)}, 0},
 	}
 	for i, s := range steps {
-		if err := l.routeFrontends(&s.change); err != nil || l.claims[a] != s.want {
-			t.Errorf("step %d: %d claims, want %d (%v)", i, l.claims[a], s.want, err)
+		if err := cr.follow(&s.change); err != nil || cr.claims[a] != s.want {
+			t.Errorf("step %d: %d claims, want %d (%v)", i, cr.claims[a], s.want, err)
 		}
 	}
-	if len(l.claims)+len(l.claimed) != 0 {
-		t.Errorf("left over: %v %v", l.claims, l.claimed)
+	if len(cr.claims)+len(cr.claimed) != 0 {
+		t.Errorf("left over: %v %v", cr.claims, cr.claimed)
 	}
 }
 
 func TestARefreshThatFailedIsRepeated(t *testing.T) {
-	l := newControl(t)
-	l.cfg.SNATAddresses = []netip.Addr{snat4, snat6}
 	for _, room := range []int{1, 16} {
-		p, err := steer.Load(steer.Config{MaxSNAT: room})
-		if errors.Is(err, unix.EPERM) {
-			t.Skip("needs CAP_BPF")
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { p.Close(true) })
-		l.steer, l.sources, l.sourcesGone = p, map[netip.Addr]snat.Source{}, map[netip.Addr]time.Time{}
+		l := newControl(t, Config{SNATAddresses: []netip.Addr{snat4, snat6}}, loaded(t, steer.Config{MaxSNAT: room}))
 		if again := l.followAddresses() != nil; again != (room == 1) {
 			t.Errorf("room for %d addresses: to be tried again: %v", room, again)
 		}

@@ -1,13 +1,8 @@
 package lb
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"sync/atomic"
-	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -24,123 +19,97 @@ import (
 // number would end the cache.
 const maxServices = 1 << 20
 
-// openCache makes the memory that the kernel reads. Without it, also where the kernel lacks
+// cache is the memory by which the kernel forwards packets of established flows.
+type cache struct {
+	kernel   *flowcache.Cache // nil: the packet loop forwards every packet
+	off      error            // why the kernel forwards none, nil if it does
+	warnings *warning.List
+}
+
+// open makes the memory that the kernel reads. Without it, also where the kernel lacks
 // something, the packet loop forwards every packet.
-func (l *LB) openCache() {
-	if !l.cfg.FlowCache {
-		l.noCache = errors.New("flowCache.mode is off")
+func (c *cache) open(wanted bool, pinDir string) {
+	if !wanted {
+		c.off = errors.New("flowCache.mode is off")
 		return
 	}
-	c, err := flowcache.New(flowcache.Config{
-		PinDir: l.pinDir(), NextHops: route.DefaultMaxAdjacencies + 1,
+	kernel, err := flowcache.New(flowcache.Config{
+		PinDir: pinDir, NextHops: route.DefaultMaxAdjacencies + 1,
 		Endpoints: table.DefaultMaxEndpoints, Services: maxServices,
 	})
 	if err != nil {
-		l.warnNoCache(err)
+		c.disable(err)
 		return
 	}
-	l.cache = c
+	c.kernel = kernel
 }
 
-func (l *LB) warnNoCache(err error) {
-	l.noCache = err
-	l.warnings.Add(warning.PacketPath, "",
+// disable has the packet loop forward every packet, as the kernel lacks something.
+func (c *cache) disable(err error) {
+	c.off = err
+	c.warnings.Add(warning.PacketPath, "",
 		"flow cache: the packet loop forwards packets of established flows, not the kernel: %v", err)
 }
 
-// conntrackMemory is the memory of the flow table, nil for a file. earlier, if not nil, is to
+// memory is the memory of the flow table, nil for a file. earlier, if not nil, is to
 // be closed when the table is open.
-func (l *LB) conntrackMemory() (m conntrack.Memory, earlier *flowcache.Earlier, err error) {
-	if l.cache != nil {
-		return l.cache, nil, nil
+func (c *cache) memory(pinDir string) (m conntrack.Memory, earlier *flowcache.Earlier, err error) {
+	if c.kernel != nil {
+		return c.kernel, nil, nil
 	}
-	if earlier, err = flowcache.OpenEarlier(l.pinDir()); earlier != nil {
+	if earlier, err = flowcache.OpenEarlier(pinDir); earlier != nil {
 		m = earlier
 	}
 	return m, earlier, err
 }
 
-// shareTable gives the program in the kernel the flow table.
-func (l *LB) shareTable() error {
-	if l.cache == nil {
+// share gives the program in the kernel the flow table.
+func (c *cache) share(flows *conntrack.Table) error {
+	if c.kernel == nil {
 		return nil
 	}
-	if err := l.flows.Restoration().MemoryErr; err != nil {
-		l.warnNoCache(err)
-		err := l.cache.Close()
-		l.cache = nil
+	if err := flows.Restoration().MemoryErr; err != nil {
+		c.disable(err)
+		err := c.kernel.Close()
+		c.kernel = nil
 		return err
 	}
-	return l.cache.SetTable(l.flows)
+	return c.kernel.SetTable(flows)
 }
 
-// loadSteering begins to load the steering program.
-func (l *LB) loadSteering() (err error) {
-	l.steer, err = steer.Load(steer.Config{
-		Flows: l.flowMaps(), PinDir: l.pinDir(),
-		TCX: slices.ContainsFunc(l.cfg.Interfaces, func(i ports.Interface) bool { return i.Hook == ports.HookTCX }),
-	})
-	return err
-}
-
-// flowMaps are the maps of the program in the kernel, nil without it.
-func (l *LB) flowMaps() map[string]*ebpf.Map {
-	if l.cache == nil {
+// save moves a flow table that the kernel has read into its file. A start that fails, of which opened
+// is false, leaves the table in the memory that the program of an earlier process reads.
+func (c *cache) save(flows *conntrack.Table, opened bool) error {
+	if c.kernel == nil || !opened && c.kernel.Inherited() {
 		return nil
 	}
-	return l.cache.Maps()
+	return c.kernel.Save(flows)
+}
+
+// maps are those of the program in the kernel, nil without it.
+func (c *cache) maps() map[string]*ebpf.Map {
+	if c.kernel == nil {
+		return nil
+	}
+	return c.kernel.Maps()
 }
 
 // adjacencies is the memory of the next hops, nil for the watcher's own.
-func (l *LB) adjacencies() []route.Adjacency {
-	if l.cache == nil {
+func (c *cache) adjacencies() []route.Adjacency {
+	if c.kernel == nil {
 		return nil
 	}
-	return l.cache.Adjacencies()
+	return c.kernel.Adjacencies()
 }
 
-// pinDir is where pins are.
-func (l *LB) pinDir() string { return cmp.Or(l.cfg.PinDir, steer.DefaultPinDir) }
-
-// awaitProgram waits until the kernel has verified the programs that the interfaces need.
-func (l *LB) awaitProgram() error {
-	if l.ports.AnyXDP() {
-		if err := l.steer.Ready(); err != nil {
-			return fmt.Errorf("%w: %w", ports.ErrAttach, err)
-		}
-		if l.noCache == nil {
-			if err := l.steer.Repeats(); err != nil {
-				l.warnNoCache(err) // the kernel cannot load the program that reads the flow table
-			}
-		}
-	}
-	l.cfg.Phases.End("program")
-	return nil
-}
-
-// attach attaches the interfaces, and lets the kernel forward.
-func (l *LB) attach() error {
-	if l.noCache != nil {
-		return l.ports.Attach()
-	}
-	err := errors.Join(
-		l.cache.Alive(startTime), // until Run
-		l.publishDevices(), l.ports.Attach(), l.publishDevices())
-	l.cache.SetOn(true)
-	return err
-}
-
-// startTime is the time that may pass between the attachment and Run.
-const startTime = time.Minute
-
-// publishDevices gives the program in the kernel the devices by which it may send, and the
+// publish gives the program in the kernel the devices by which it may send, and the
 // veth pairs by which packets reach the packet loop.
-func (l *LB) publishDevices() error {
-	if l.cache == nil {
+func (c *cache) publish(ps *ports.Ports) error {
+	if c.kernel == nil {
 		return nil
 	}
 	var by [flowcache.MaxPorts]ports.Device
-	for _, d := range l.ports.Forwarding() {
+	for _, d := range ps.Forwarding() {
 		by[d.ID] = d
 	}
 	for id, d := range by {
@@ -151,101 +120,51 @@ func (l *LB) publishDevices() error {
 		if d.XDPFrag {
 			p.Flags |= flowcache.PortXDPFrag
 		}
-		if err := l.cache.SetPort(id, p); err != nil {
+		if err := c.kernel.SetPort(id, p); err != nil {
 			return err
 		}
-		if err := l.cache.SetUp(id, uint32(d.Up)); err != nil {
+		if err := c.kernel.SetUp(id, uint32(d.Up)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// runCache keeps the process alive for the program in the kernel.
-func (l *LB) runCache(ctx context.Context) error {
-	if l.cache == nil {
+// run keeps the process alive for the program in the kernel.
+func (c *cache) run(ctx context.Context, stuck func() bool) error {
+	if c.kernel == nil {
 		<-ctx.Done()
 		return nil
 	}
-	return l.cache.Run(ctx, func() bool { return l.StuckWorker() >= 0 })
+	return c.kernel.Run(ctx, stuck)
 }
 
 // endpointRemoved sends the packets of an endpoint's flows to the packet loop, while the
 // endpoint is not one of its Service port.
-func (l *LB) endpointRemoved(number uint32, removed bool) {
-	if l.cache != nil {
-		l.cache.SetEndpointRemoved(number, removed)
+func (c *cache) endpointRemoved(number uint32, removed bool) {
+	if c.kernel != nil {
+		c.kernel.SetEndpointRemoved(number, removed)
 	}
-}
-
-// withdrawals are Services that have lost a frontend. Packets of their flows go to the
-// steering program, which knows the frontends, until no flow of a frontend that is gone can
-// be forwarded by the kernel.
-type withdrawals struct {
-	since    time.Time
-	services map[uint32]bool
-}
-
-// settleTime is the time after which no worker has a packet of a frontend that was withdrawn.
-const settleTime = 5 * time.Second
-
-// withdraw is called before frontends leave the steering program.
-func (l *LB) withdraw(list []*table.FrontendEntry) {
-	if l.cache == nil || len(list) == 0 {
-		return
-	}
-	for _, f := range list {
-		l.cache.SetServiceRemoved(f.ServiceID, true)
-		l.withdrawn.services[f.ServiceID] = true
-	}
-	l.withdrawn.since = time.Now()
-}
-
-// settleWithdrawals has the flows of frontends that are gone wait for a packet of the client
-// that reaches the packet loop. Then the other flows of their Services are the kernel's
-// again.
-func (l *LB) settleWithdrawals() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	w := &l.withdrawn
-	if len(w.services) == 0 || time.Since(w.since) < settleTime || l.StuckWorker() >= 0 {
-		return
-	}
-	snapshot := l.tables.Load()
-	l.flows.Range(func(ref conntrack.Ref) bool {
-		c := l.flows.Conn(ref)
-		if !w.services[atomic.LoadUint32(&c.ServiceID)] {
-			return true
-		}
-		if k := table.DestinationKey(&l.flows.Entry(ref).Key.W); snapshot.Lookup(&k) == nil {
-			l.flows.Unsettle(ref)
-		}
-		return true
-	})
-	for n := range w.services {
-		l.cache.SetServiceRemoved(n, false)
-	}
-	clear(w.services)
 }
 
 // addRepeated adds to the interfaces the packets that the kernel has forwarded.
-func (l *LB) addRepeated(s *Status) {
-	if l.noCache != nil {
+func (c *cache) addRepeated(list []ports.Status, program *steer.Program) {
+	if c.off != nil {
 		return
 	}
-	counters, err := l.steer.Counters()
+	counters, err := program.Counters()
 	if err != nil {
 		return
 	}
-	for _, c := range counters {
-		r, err := l.cache.Repeated(c.Slot)
+	for _, n := range counters {
+		r, err := c.kernel.Repeated(n.Slot)
 		if err != nil {
 			continue
 		}
-		for i := range s.Interfaces {
-			if s.Interfaces[i].Index == c.IfIndex {
-				s.Interfaces[i].Repeated = &ports.Repeated{
-					Packets: r.Packets, Bytes: r.Bytes, Steered: c.Packets[steer.Redirected],
+		for i := range list {
+			if list[i].Index == n.IfIndex {
+				list[i].Repeated = &ports.Repeated{
+					Packets: r.Packets, Bytes: r.Bytes, Steered: n.Packets[steer.Redirected],
 				}
 			}
 		}

@@ -3,16 +3,19 @@
 // takes everything off the host. It decides nothing about endpoints: it carries out the
 // tables that it is given.
 //
-//	lb.go         Config, Close
-//	open.go       New
-//	apply.go      tables and steering, in order; flows of the last process
-//	former.go     frontends that are gone, of which connections go on
-//	addresses.go  the node's addresses: SNAT sources; and with them vip.go, host.go
-//	run.go        what runs beside the workers
-//	prefix.go     the limit of new connections per source prefix
-//	workers.go    a worker per CPU, and its ports (placement.go chooses the CPUs)
-//	status.go     the state of everything
-//	observe.go    captures and traces; dropped.go: samples of dropped packets
+//	workers.go       a worker per CPU, and its ports (placement.go chooses the CPUs)
+//	cache.go         the kernel forwards packets of established flows
+//	observe.go       captures and traces
+//	services.go      counters per Service
+//	vip.go           addresses that Weir alone has
+//	sources.go       SNAT sources
+//	clientroutes.go  routes of the node's own clients; hostpaths.go: paths of endpoints behind the kernel
+//	lb.go            all of that, and Close
+//	open.go          New
+//	apply.go         tables and steering, in order; flows of the last process
+//	run.go           what runs beside the workers; the node's addresses and interfaces, followed
+//	leave.go         drain and restart
+//	status.go        the state of everything; trace.go: what would become of a packet
 //
 // The packages below:
 //
@@ -20,6 +23,7 @@
 //	steer      the XDP program              table      frontends and pools
 //	xsk        AF_XDP sockets               route      the kernel's routes and neighbors
 //	hostveth   the veth into the kernel     snat       source addresses
+//	frontends  those of the XDP program
 //
 // The control object and the workers meet at atomic pointers and flat memory only: no
 // method of LB waits for a worker, and no worker for a method.
@@ -37,17 +41,15 @@ import (
 	"github.com/weirlb/weir/conntrack/statefile"
 	"github.com/weirlb/weir/lb/affinity"
 	"github.com/weirlb/weir/lb/attempts"
-	"github.com/weirlb/weir/lb/flowcache"
+	"github.com/weirlb/weir/lb/frontends"
 	"github.com/weirlb/weir/lb/hostveth"
 	"github.com/weirlb/weir/lb/phase"
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/reassign"
 	"github.com/weirlb/weir/lb/route"
-	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
-	"github.com/weirlb/weir/lb/tap"
 	"github.com/weirlb/weir/lb/warning"
 	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/lb/xsk"
@@ -115,9 +117,10 @@ type Config struct {
 
 // LB is a running load balancer.
 type LB struct {
-	cfg     Config
-	log     *slog.Logger
-	started time.Time
+	cfg      Config
+	log      *slog.Logger
+	started  time.Time
+	warnings *warning.List
 
 	// Workers read the following. It is set by New, and synchronizes by itself.
 
@@ -128,25 +131,24 @@ type LB struct {
 	tables   *table.Table
 	router   *route.Watcher
 	memory   *xsk.Umem
-	cache    *flowcache.Cache // nil: the packet loop forwards every packet
 	node     atomic.Pointer[worker.Node]
-	vips     vips
 
-	workers []*worker.Worker
-	running sync.WaitGroup
-	works   atomic.Bool // the workers run
-	serves  atomic.Bool // the program is attached
+	cache   cache
+	workers workers
+	taps    taps
 	counts  serviceCounts
+	serves  atomic.Bool // the program is attached
 
-	tapsMu sync.Mutex // guards taps
-	taps   []*tap.Tap // of captures and traces
-
-	mu       sync.Mutex   // guards all that follows, and every publication
-	ports    *ports.Ports // Absent may be called without mu
-	steer    *steer.Program
-	host     *hostveth.Veth // nil without it
-	reassign *reassign.Flows
-	warnings *warning.List
+	mu           sync.Mutex   // guards all that follows, and every publication
+	ports        *ports.Ports // Absent may be called without mu
+	steer        *steer.Program
+	host         *hostveth.Veth // nil without it
+	reassign     *reassign.Flows
+	frontends    *frontends.Set // Run may be called without mu
+	vips         *vips
+	clientRoutes *clientRoutes
+	hostPaths    *hostPaths
+	sources      *sources
 
 	claim    *statefile.Claim // nil while this process is not the only Weir
 	opened   bool             // New has got every socket: no other process takes traffic
@@ -154,23 +156,6 @@ type LB struct {
 	yielded  bool             // the packets of the last process were given to the kernel before Apply
 	draining bool             // Drain was called
 	restored int              // flows of the last process
-
-	// unsteered are published frontends for which the steering program had no room: the
-	// kernel gets their packets until it has.
-	unsteered   map[table.Key]*table.FrontendEntry
-	former      formerFrontends
-	sources     map[netip.Addr]snat.Source // SNAT sources of the steering program
-	sourcesGone map[netip.Addr]time.Time   // guarded by mu; those whose address is gone, since when
-
-	claims  map[netip.Addr]int  // frontends per address that may need a route to the host veth
-	claimed map[table.Key]bool  // the frontends that claims counts
-	routed  map[netip.Addr]bool // addresses that have a route to the host veth
-
-	noCache   error // why cache is nil
-	withdrawn withdrawals
-
-	warnedNAT map[string]bool              // Services that get nat in place of dnat
-	logged    map[netip.AddrPort]time.Time // Run's: the last line about an endpoint
 }
 
 // Close stops the workers and takes everything off the host that New and
@@ -190,13 +175,10 @@ func (l *LB) Close() error {
 		errs = append(errs, err)
 	}
 
-	for _, w := range l.workers {
-		w.Stop()
+	if !l.workers.stop() {
+		return errors.Join(append(errs, ErrStalled, l.cache.save(l.flows, l.opened), l.restoreHost(), l.giveUpClaim())...)
 	}
-	if !l.ended(endTime) {
-		return errors.Join(append(errs, ErrStalled, saveFlows(l), l.restoreHost(), l.giveUpClaim())...)
-	}
-	for _, w := range l.workers {
+	for _, w := range l.workers.list {
 		errs = append(errs, w.Close())
 	}
 
@@ -213,21 +195,12 @@ func (l *LB) Close() error {
 		errs = append(errs, l.host.Close())
 	}
 	if l.flows != nil {
-		errs = append(errs, saveFlows(l), l.flows.Close())
+		errs = append(errs, l.cache.save(l.flows, l.opened), l.flows.Close())
 	}
-	if l.cache != nil {
-		errs = append(errs, l.cache.Close())
+	if l.cache.kernel != nil {
+		errs = append(errs, l.cache.kernel.Close())
 	}
 	return errors.Join(append(errs, l.giveUpClaim())...)
-}
-
-// saveFlows moves a flow table that the kernel has read into its file. A start that fails leaves
-// the table in the memory that the program of an earlier process reads.
-func saveFlows(l *LB) error {
-	if l.cache == nil || !l.opened && l.cache.Inherited() {
-		return nil
-	}
-	return l.cache.Save(l.flows)
 }
 
 // restoreHost is the rest of Close for the host, beside a worker that does not end.

@@ -8,20 +8,42 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
+// Drain ends the taking of new connections: from the next rounds of the workers on
+// they are the kernel's, as they will be after Close. Established ones go on.
+// There is no way back.
+func (l *LB) Drain() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refuseConnections()
+	if err := l.steer.Hold(0); err != nil { // no process follows
+		l.log.Warn("drain", "err", err)
+	}
+}
+
+// refuseConnections tells workers, and every later view of the node, of the drain. The
+// caller holds mu.
+func (l *LB) refuseConnections() {
+	l.draining = true
+	node := *l.node.Load()
+	node.Draining = true
+	l.node.Store(&node)
+}
+
+// Connections counts those that a drain waits for: answered and not over. It looks
+// at the whole flow table.
+func (l *LB) Connections() int { return l.flows.Awaited() }
+
 // Leave ends the workers and leaves everything in place for the next process: program,
 // flow table, host veth, offloads. It is Close for a restart, and follows Run. From here on
 // the program holds packets for cfg.Hold. With pass the result is the sockets, nil if they cannot be
 // passed on now: they stay bound until that is closed, and packets wait in them. All others end
 // with the process.
 func (l *LB) Leave(pass bool) (sockets *xsk.Transfer, err error) {
-	if l.cache != nil {
-		l.cache.Leave()
+	if l.cache.kernel != nil {
+		l.cache.kernel.Leave()
 	}
 	errs := []error{l.steer.Hold(l.cfg.Hold)}
-	for _, w := range l.workers {
-		w.Stop()
-	}
-	if !l.ended(endTime) { // the flow table stays mapped for it until the process ends
+	if !l.workers.stop() { // the flow table stays mapped for it until the process ends
 		return nil, errors.Join(append(errs, ErrStalled, l.steer.Close(false))...)
 	}
 	if pass && !l.ports.Moving() && xsk.ProbeBoundRings().OK() {
@@ -39,19 +61,7 @@ const endTime = 2 * time.Second
 // ErrStalled is the error of Leave and Close when a worker does not end.
 var ErrStalled = errors.New("a worker is stalled and does not end")
 
-// ended waits until the workers have ended, for no longer than d.
-func (l *LB) ended(d time.Duration) bool {
-	done := make(chan struct{})
-	go func() { l.running.Wait(); close(done) }()
-	select {
-	case <-done:
-		return true
-	case <-time.After(d):
-		return false
-	}
-}
-
-// giveUpClaim ends claimNode.
+// giveUpClaim ends the claim.
 func (l *LB) giveUpClaim() error {
 	c := l.claim
 	l.claim = nil

@@ -169,7 +169,7 @@ func TestCloseDoesNotWaitForAStalledWorker(t *testing.T) {
 		if err := l.Apply(nil, nil, nil); err != nil {
 			return err
 		}
-		l.running.Add(1) // stands for a worker that never ends
+		l.workers.running.Add(1) // stands for a worker that never ends
 		closed := make(chan error, 1)
 		go func() { closed <- lab.Edge.Do(l.Close) }() // a goroutine leaves the namespace
 		select {
@@ -177,7 +177,7 @@ func TestCloseDoesNotWaitForAStalledWorker(t *testing.T) {
 		case <-time.After(patience.For(20 * time.Second)):
 			t.Error("it waits for the worker")
 		}
-		l.running.Done()
+		l.workers.running.Done()
 		if err == nil {
 			err = <-closed
 		}

@@ -3,6 +3,7 @@ package lb
 import (
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/weirlb/weir/lb/tap"
 	"github.com/weirlb/weir/lb/worker"
@@ -11,39 +12,45 @@ import (
 // ErrTaps means that as many taps are attached as there may be.
 var ErrTaps = errors.New("as many captures and traces run as there may be")
 
-// Tap attaches a tap to all workers. cfg.Workers is set here. The caller calls release when it
-// reads no more. While there is any tap, the packets of all flows take the packet loop: the
-// flow cache is suspended.
-func (l *LB) Tap(cfg tap.Config) (t *tap.Tap, release func(), err error) {
-	cfg.Workers = len(l.workers)
-	l.tapsMu.Lock()
-	defer l.tapsMu.Unlock()
-	if len(l.taps) == worker.MaxTaps { // before the memory is made: anybody may ask at any rate
+// taps are those of captures and traces, which all workers have.
+type taps struct {
+	workers *workers
+	cache   *cache
+	mu      sync.Mutex // guards list
+	list    []*tap.Tap
+}
+
+// add is LB.Tap.
+func (ts *taps) add(cfg tap.Config) (t *tap.Tap, release func(), err error) {
+	cfg.Workers = len(ts.workers.list)
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if len(ts.list) == worker.MaxTaps { // before the memory is made: anybody may ask at any rate
 		return nil, nil, ErrTaps
 	}
 	if t, err = tap.New(cfg); err != nil {
 		return nil, nil, err
 	}
-	l.setTaps(append(slices.Clone(l.taps), t))
-	if l.cache != nil {
-		l.cache.Suspend()
+	ts.set(append(slices.Clone(ts.list), t))
+	if ts.cache.kernel != nil {
+		ts.cache.kernel.Suspend()
 	}
-	return t, func() { l.untap(t) }, nil
+	return t, func() { ts.remove(t) }, nil
 }
 
-func (l *LB) untap(t *tap.Tap) {
-	l.tapsMu.Lock()
-	defer l.tapsMu.Unlock()
-	if l.cache != nil {
-		l.cache.Resume()
+func (ts *taps) remove(t *tap.Tap) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.cache.kernel != nil {
+		ts.cache.kernel.Resume()
 	}
-	l.setTaps(slices.DeleteFunc(slices.Clone(l.taps), func(o *tap.Tap) bool { return o == t }))
+	ts.set(slices.DeleteFunc(slices.Clone(ts.list), func(o *tap.Tap) bool { return o == t }))
 }
 
-// setTaps gives all workers other taps. Preconditions: tapsMu is locked.
-func (l *LB) setTaps(taps []*tap.Tap) {
-	l.taps = taps
-	for _, w := range l.workers {
-		w.Observe(taps)
+// set gives all workers other taps. Preconditions: mu is locked.
+func (ts *taps) set(list []*tap.Tap) {
+	ts.list = list
+	for _, w := range ts.workers.list {
+		w.Observe(list)
 	}
 }

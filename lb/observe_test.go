@@ -11,10 +11,10 @@ import (
 
 // A tap beyond the limit is refused before it has memory.
 func TestATapBeyondTheLimitTakesNoMemory(t *testing.T) {
-	l := &LB{workers: make([]*worker.Worker, 4), taps: make([]*tap.Tap, worker.MaxTaps)}
+	ts := &taps{workers: &workers{list: make([]*worker.Worker, 4)}, list: make([]*tap.Tap, worker.MaxTaps)}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, _, err := l.Tap(tap.Config{SnapLen: 256, Bytes: 8 << 20})
+	_, _, err := ts.add(tap.Config{SnapLen: 256, Bytes: 8 << 20})
 	runtime.ReadMemStats(&after)
 	if n := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, ErrTaps) || n > 1<<20 {
 		t.Errorf("%v, with %d bytes of memory", err, n)

@@ -1,18 +1,24 @@
 package lb
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/conntrack/statefile"
+	"github.com/weirlb/weir/lb/frontends"
+	"github.com/weirlb/weir/lb/hostveth"
 	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/reassign"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
+	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/warning"
 	"github.com/weirlb/weir/lb/worker"
@@ -35,14 +41,14 @@ func New(cfg Config) (_ *LB, err error) {
 		err = errors.Join(err, l.Close())
 	}()
 
-	if err := l.claimNode(); err != nil {
+	if l.claim, err = newClaim(); err != nil {
 		return nil, err
 	}
-	l.openCache()
+	l.cache.open(l.cfg.FlowCache, l.pinDir())
 	l.cfg.Phases.End("flow cache")
 	// The program is loaded, and then the pages of the packet memory are made, beside all
 	// else. With a flow cache the program needs the maps of the flow table first.
-	if l.cache == nil {
+	if l.cache.kernel == nil {
 		if err := l.loadSteering(); err != nil {
 			return nil, err
 		}
@@ -55,13 +61,13 @@ func New(cfg Config) (_ *LB, err error) {
 		return nil, err
 	}
 	l.cfg.Phases.End("packet memory")
-	populated := l.populate(len(last) > 0)
+	populated := populate(l.memory, len(last) > 0)
 	defer func() { <-populated }() // before Close: deferred functions run last first
 	if err := l.openTables(len(cpus)); err != nil {
 		return nil, err
 	}
 	l.cfg.Phases.End("flow table")
-	if err := l.shareTable(); err != nil {
+	if err := l.cache.share(l.flows); err != nil {
 		return nil, err
 	}
 	if l.steer == nil {
@@ -69,7 +75,7 @@ func New(cfg Config) (_ *LB, err error) {
 			return nil, err
 		}
 	}
-	l.ports.SetFlowCache(l.noCache)
+	l.ports.SetFlowCache(l.cache.off)
 	l.cfg.Phases.End("maps")
 	if err := l.openHostVeth(len(cpus)); err != nil {
 		return nil, err
@@ -87,6 +93,7 @@ func New(cfg Config) (_ *LB, err error) {
 		return nil, err
 	}
 	l.cfg.Phases.End("sockets")
+	l.makeParts()
 	l.makeWorkers(cpus)
 	if err := l.refreshAddresses(); err != nil {
 		return nil, err
@@ -96,13 +103,8 @@ func New(cfg Config) (_ *LB, err error) {
 	return l, nil
 }
 
-// claimNode makes this process the only Weir of the network namespace: another would take the veth
+// newClaim makes this process the only Weir of the network namespace: another would take the veth
 // pairs and the pins of this one for those of a dead process.
-func (l *LB) claimNode() (err error) {
-	l.claim, err = newClaim()
-	return err
-}
-
 func newClaim() (*statefile.Claim, error) {
 	c, err := statefile.NewClaim("weir-packet-path")
 	if errors.Is(err, statefile.ErrClaimed) {
@@ -118,19 +120,31 @@ func newLB(cfg Config) *LB {
 	}
 	l := &LB{
 		cfg: cfg, log: cfg.Log, started: time.Now(),
-		warnings:  warning.NewList(cfg.Log),
-		unsteered: map[table.Key]*table.FrontendEntry{},
-		sources:   map[netip.Addr]snat.Source{}, sourcesGone: map[netip.Addr]time.Time{},
-		claims:    map[netip.Addr]int{},
-		claimed:   map[table.Key]bool{},
-		routed:    map[netip.Addr]bool{},
-		warnedNAT: map[string]bool{},
-		logged:    map[netip.AddrPort]time.Time{},
+		warnings: warning.NewList(cfg.Log),
 	}
-	l.vips.init()
-	l.former.init()
-	l.withdrawn.services = map[uint32]bool{}
+	l.cache.warnings = l.warnings
 	return l
+}
+
+// makeParts makes the parts that follow tables and addresses. Preconditions: l has its flow table,
+// tables, router, steering program and host veth, or no host veth.
+func (l *LB) makeParts() {
+	l.vips = newVIPs(l.steer, l.router)
+	l.clientRoutes = newClientRoutes(l.host, l.router)
+	l.hostPaths = &hostPaths{host: l.host, router: l.router, warned: map[string]bool{}, warnings: l.warnings}
+	l.sources = &sources{
+		program: l.steer, router: l.router, host: l.host,
+		lo: l.cfg.SNATPortLo, hi: l.cfg.SNATPortHi, pool: l.cfg.SNATAddresses,
+		steered: map[netip.Addr]snat.Source{}, gone: map[netip.Addr]time.Time{},
+	}
+	of := frontends.Config{
+		Program: l.steer, Flows: l.flows, Tables: l.tables, Router: l.router,
+		KeepFormer: l.host != nil, Routed: l.clientRoutes.has, Log: l.log,
+	}
+	if l.cache.kernel != nil {
+		of.ServiceRemoved = l.cache.kernel.SetServiceRemoved
+	}
+	l.frontends = frontends.New(of)
 }
 
 // openPorts finds the configured interfaces, and chooses the CPUs of the workers. No socket
@@ -155,7 +169,7 @@ func (l *LB) openPorts() (cpus []int, err error) {
 
 // openTables opens the flow table, and makes the tables that belong to it.
 func (l *LB) openTables(workers int) (err error) {
-	memory, earlier, err := l.conntrackMemory()
+	memory, earlier, err := l.cache.memory(l.pinDir())
 	if err != nil {
 		return fmt.Errorf("flow table: %w", err)
 	}
@@ -169,16 +183,18 @@ func (l *LB) openTables(workers int) (err error) {
 	if err != nil {
 		return fmt.Errorf("flow table: %w", err)
 	}
-	l.reportFlowTable()
+	reportFlowTable(l.flows.Restoration(), l.warnings, l.log)
 
 	l.affinity, l.cids = worker.NewAffinity(l.flows), worker.NewCIDs(l.flows)
-	l.openPrefixes()
+	seed := l.flows.Seed()
+	l.prefixes = ratelimit.NewPrefixes([2]uint64{seed[0], seed[3]}) // 2 MiB, which take memory once there is a limit
+	l.prefixes.Set(l.cfg.PrefixLimit)
 	l.tables = table.New(table.Config{
 		InUse:        func(n uint32) bool { return l.flows.EndpointFlows(n) > 0 },
 		ServiceInUse: func(n uint32) bool { return l.flows.ServiceOpen(n) > 0 || l.flows.ServiceHalfOpen(n) > 0 },
 		Tick:         l.flows.Tick,
 
-		OnRemoval: l.endpointRemoved,
+		OnRemoval: l.cache.endpointRemoved,
 		OnAssign:  l.cfg.Attempts.Assign,
 	})
 	l.reassign = reassign.New(l.flows, l.tables)
@@ -186,22 +202,21 @@ func (l *LB) openTables(workers int) (err error) {
 }
 
 // reportFlowTable warns of a file of the flow table that could not be used as it was.
-func (l *LB) reportFlowTable() {
-	a := l.flows.Restoration()
+func reportFlowTable(a conntrack.Restoration, warnings *warning.List, log *slog.Logger) {
 	if a.SetAside != "" {
-		l.warnings.Add(warning.PacketPath, "",
+		warnings.Add(warning.PacketPath, "",
 			"flow table: the old file is not usable and was set aside as %s: %s", a.SetAside, a.Reason)
 	}
 	if a.MemoryReason != "" {
-		l.warnings.Add(warning.PacketPath, "",
+		warnings.Add(warning.PacketPath, "",
 			"flow table: the connections of the last process are not usable and were dropped: %s", a.MemoryReason)
 	}
 	if a.Migrated > 0 {
-		l.log.Info("flow table: the connections are from a table of another layout",
+		log.Info("flow table: the connections are from a table of another layout",
 			"connections", a.Flows, "leftOut", a.Discarded, "layout", a.Migrated, "own", conntrack.LayoutVersion())
 	}
 	if a.Discarded > 0 {
-		l.log.Warn("flow table: connections of the last process were left out", "connections", a.Discarded, "by", a.DiscardedBy)
+		log.Warn("flow table: connections of the last process were left out", "connections", a.Discarded, "by", a.DiscardedBy)
 	}
 }
 
@@ -210,7 +225,7 @@ func (l *LB) openRouter(workers int) (err error) {
 	l.router, err = route.New(route.Config{
 		Workers: workers, Logger: l.log,
 		Interfaces: l.ports.Routed(), HostVeth: l.routedHost(),
-		MaxAdjacencies: route.DefaultMaxAdjacencies, Adjacencies: l.adjacencies(),
+		MaxAdjacencies: route.DefaultMaxAdjacencies, Adjacencies: l.cache.adjacencies(),
 	})
 	if err != nil {
 		return fmt.Errorf("routes: %w", err)
@@ -223,7 +238,7 @@ func (l *LB) openRouter(workers int) (err error) {
 // as many frames as this process needs, else memory of its own.
 func (l *LB) openMemory(workers int) (last []*xsk.Socket, err error) {
 	devices := l.ports.MaxDevices()
-	if l.wantsHostVeth() {
+	if l.cfg.wantsHostVeth() {
 		devices++
 	}
 	frames := workers * (devices*framesPerPort + worker.SpareFrames)
@@ -252,7 +267,7 @@ func (l *LB) openMemory(workers int) (last []*xsk.Socket, err error) {
 
 // populate makes the pages of the packet memory, which a registration with the kernel waits for.
 // The channel is closed when they are made. Pages of the last process are there.
-func (l *LB) populate(ready bool) chan struct{} {
+func populate(memory *xsk.Umem, ready bool) chan struct{} {
 	populated := make(chan struct{})
 	if ready {
 		close(populated)
@@ -260,7 +275,93 @@ func (l *LB) populate(ready bool) chan struct{} {
 	}
 	go func() {
 		defer close(populated)
-		l.memory.Populate()
+		memory.Populate()
 	}()
 	return populated
+}
+
+// pinDir is where pins are.
+func (l *LB) pinDir() string { return cmp.Or(l.cfg.PinDir, steer.DefaultPinDir) }
+
+// loadSteering begins to load the steering program.
+func (l *LB) loadSteering() (err error) {
+	l.steer, err = steer.Load(steer.Config{
+		Flows: l.cache.maps(), PinDir: l.pinDir(),
+		TCX: slices.ContainsFunc(l.cfg.Interfaces, func(i ports.Interface) bool { return i.Hook == ports.HookTCX }),
+	})
+	return err
+}
+
+// wantsHostVeth reports whether there is to be a host veth.
+func (c *Config) wantsHostVeth() bool { return c.HostVeth4.IsValid() || c.HostVeth6.IsValid() }
+
+// openHostVeth makes the host veth, which is the last port.
+func (l *LB) openHostVeth(workers int) error {
+	if !l.cfg.wantsHostVeth() {
+		l.warnings.Add(warning.PacketPath, "",
+			"no host veth (hostVeth.prefixes is empty): endpoints behind the kernel cannot be reached")
+		return nil
+	}
+	h, err := hostveth.Open(hostveth.Config{
+		Prefix4: l.cfg.HostVeth4, Prefix6: l.cfg.HostVeth6,
+		Queues: workers, MTU: l.ports.MTU(), Redirects: l.cache.kernel != nil,
+		Mark: l.cfg.HostVethMark, Table: l.cfg.HostVethTable,
+		StateDir: l.cfg.StateDir, ProcSys: l.cfg.ProcSys, Log: l.log,
+	})
+	if err != nil {
+		return err
+	}
+	l.host = h
+	if !h.Masquerades {
+		l.warnings.Add(warning.PacketPath, "", "nftables could not be programmed: "+
+			"endpoints on other nodes that are reached through the kernel get no traffic")
+	}
+	if h.ReturnPathErr != nil {
+		l.warnings.Add(warning.PacketPath, "", "connection marks cannot bring answers back: "+
+			"nat in place of dnat, so that endpoints do not see clients' addresses: %v", h.ReturnPathErr)
+	}
+	l.ports.AddHost(ports.Host{
+		Name: h.Name(), Index: h.Index(), MAC: h.MAC(), MTU: h.MTU(), Queues: workers, Fault: h.Fault,
+	})
+	return nil
+}
+
+// routedHost is the host veth for the routes, nil without it.
+func (l *LB) routedHost() *route.HostVeth {
+	if l.host == nil {
+		return nil
+	}
+	hp := l.host.Route(l.ports.HostID())
+	return &hp
+}
+
+// makeWorkers builds a worker for each CPU, with the opened sockets. They do not run yet.
+func (l *LB) makeWorkers(cpus []int) {
+	ws := &l.workers
+	ws.ports, ws.memory, ws.tick, ws.log, ws.logged = l.ports, l.memory, l.flows.Tick, l.log, map[netip.AddrPort]time.Time{}
+	l.taps.workers, l.taps.cache = ws, &l.cache
+	free := l.memory.FreeFrames()
+	l.counts.open(len(cpus))
+	for id, cpu := range cpus {
+		w := worker.New(l.workerConfig(id, cpu))
+		if host := l.ports.HostID(); host >= 0 {
+			w.SetHostVeth(host, l.host.PeerMAC(), l.host.MAC())
+		}
+		free = ws.add(w, len(cpus), free)
+	}
+	worker.Connect(ws.list)
+}
+
+// workerConfig is the configuration of a worker. Preconditions: l has its flow table,
+// tables, router and memory.
+func (l *LB) workerConfig(id, cpu int) worker.Config {
+	return worker.Config{
+		ID: id, CPU: cpu, Ports: l.ports.Len(), MaxPorts: steer.MaxSlots,
+		Flows: l.flows, Frontends: l.tables, Affinity: l.affinity, CIDs: l.cids,
+		Router: l.router, Memory: l.memory, Node: &l.node, VIPs: &l.vips.published,
+		Takeover: l.cfg.Takeover, Silence: l.cfg.Silence, EndpointRemovalGrace: l.cfg.EndpointRemovalGrace,
+		GUEZeroChecksum: l.cfg.GUEZeroChecksum, MinPathMTU: l.cfg.MinPathMTU,
+		ReversePathFilter: l.cfg.ReversePathFilter,
+		Services:          l.counts.workers, Attempts: l.cfg.Attempts, Prefixes: l.prefixes,
+	}
 }

@@ -2,12 +2,15 @@ package lb
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/weirlb/weir/lb/ports/absence"
+	"github.com/weirlb/weir/lb/snat"
+	"github.com/weirlb/weir/lb/worker"
 )
 
 // Run runs the housekeeping beside the workers, which Apply starts, until ctx ends.
@@ -21,7 +24,8 @@ func (l *LB) Run(ctx context.Context) error {
 	go func() { failed <- wrap("routes", l.router.Run(ctx)) }()
 	go func() { l.flows.Run(ctx); failed <- nil }()
 	beside.Go(func() { l.hold(ctx) })
-	go func() { failed <- l.runCache(ctx) }()
+	beside.Go(func() { l.frontends.Run(ctx, &l.mu, func() bool { return l.StuckWorker() >= 0 }) })
+	go func() { failed <- l.cache.run(ctx, func() bool { return l.StuckWorker() >= 0 }) }()
 
 	var again <-chan time.Time
 	tick := time.NewTicker(time.Second)
@@ -50,9 +54,7 @@ func (l *LB) Run(ctx context.Context) error {
 		case <-again:
 			again = l.followAddresses()
 		case <-tick.C:
-			l.reportExhaustion()
-			l.settleWithdrawals()
-			settleFormer(l)
+			l.workers.reportExhaustion()
 			follow()
 		}
 	}
@@ -116,16 +118,16 @@ const holdEvery = 200 * time.Millisecond
 func (l *LB) followPorts() (moving bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	u := l.ports.Follow(l.quiesced())
+	u := l.ports.Follow(l.workers.quiesced())
 	if len(u.Ports) > 0 {
-		l.updateWorkers(&u)
+		l.workers.update(&u)
 	}
 	if u.Routes {
 		if err := l.router.SetInterfaces(l.ports.Routed(), l.routedHost()); err != nil {
 			l.log.Error("routes", "err", err)
 		}
 	}
-	if err := l.publishDevices(); err != nil {
+	if err := l.cache.publish(l.ports); err != nil {
 		l.log.Error("flow cache", "err", err)
 	}
 	return l.ports.Moving()
@@ -159,76 +161,37 @@ func (l *LB) followAddresses() <-chan time.Time {
 		l.log.Warn("addresses of the host", "err", err, "retryIn", retryEvery)
 		return time.After(retryEvery)
 	}
-	if len(l.sourcesGone) > 0 {
+	if len(l.sources.gone) > 0 {
 		return time.After(sourceStays)
 	}
 	return nil
 }
 
+// refreshAddresses brings the steering program, the host veth and the workers in line
+// with the node's addresses and routes. A step that fails does not keep the others from
+// running, and is done again by the next call. Preconditions: mu is held, or l is not yet
+// in use.
+func (l *LB) refreshAddresses() error {
+	frontends := slices.Collect(l.tables.Load().All())
+	cfg, err := l.sources.refresh()
+	err = errors.Join(err, l.clientRoutes.refreshAll(), l.vips.refreshAll(), l.hostPaths.prepare(frontends))
+	l.hostPaths.prune(frontends)
+	l.node.Store(&worker.Node{
+		Addresses:  snat.New(cfg),
+		ReturnPath: l.host != nil && l.host.ReturnPathErr == nil,
+		Draining:   l.draining,
+	})
+	return err
+}
+
 // StuckWorker is the ID of a worker that has not finished a round for some seconds, -1
 // without such a worker.
 func (l *LB) StuckWorker() int {
-	if !l.works.Load() {
-		return -1
-	}
-	now := l.flows.Tick()
-	for _, w := range l.workers {
-		if w.Stuck(now) {
-			return w.ID()
-		}
+	if stalled := l.workers.stalled(); len(stalled) > 0 {
+		return stalled[0].ID
 	}
 	return -1
 }
 
-// WorkerLabel is the label of profiles that has the ID of a worker.
-const WorkerLabel = "worker"
-
-// StalledWorker is a worker that has not finished a round for some seconds.
-type StalledWorker struct{ ID, CPU, Thread int }
-
 // StalledWorkers are all workers that are stuck.
-func (l *LB) StalledWorkers() (list []StalledWorker) {
-	if !l.works.Load() {
-		return nil
-	}
-	now := l.flows.Tick()
-	for _, w := range l.workers {
-		if w.Stuck(now) {
-			list = append(list, StalledWorker{w.ID(), w.CPU(), w.Thread()})
-		}
-	}
-	return list
-}
-
-// reportExhaustion logs the endpoints that ran out of SNAT ports or cannot be reached in
-// their mode, each at most once in ten seconds.
-func (l *LB) reportExhaustion() {
-	now := time.Now()
-	for _, w := range l.workers {
-		w.ExhaustedEndpoints(func(endpoint netip.AddrPort, source netip.Addr) {
-			if l.mayLog(endpoint, now) {
-				l.log.Warn("SNAT ports exhausted: new flows to the endpoint are dropped; add snat.addresses",
-					"endpoint", endpoint, "source", source)
-			}
-		})
-		w.UnreachableEndpoints(func(endpoint netip.AddrPort, nextHop netip.Addr) {
-			if l.mayLog(endpoint, now) {
-				l.log.Warn("endpoint cannot be reached in the Service's forwarding mode, "+
-					"its packets are dropped: l2dsr needs it on an attached interface's own network; use ipip or gue",
-					"endpoint", endpoint, "nextHop", nextHop)
-			}
-		})
-	}
-}
-
-// mayLog reports whether no line about the endpoint was logged in the last ten seconds.
-func (l *LB) mayLog(endpoint netip.AddrPort, now time.Time) bool {
-	if now.Sub(l.logged[endpoint]) < 10*time.Second {
-		return false
-	}
-	if len(l.logged) > 1024 {
-		clear(l.logged)
-	}
-	l.logged[endpoint] = now
-	return true
-}
+func (l *LB) StalledWorkers() []StalledWorker { return l.workers.stalled() }

@@ -67,15 +67,15 @@ func (c *serviceCounts) read(flows *conntrack.Table, n uint32) ServiceTotals {
 	}
 }
 
-// ServiceTotals are the counters of a Service; zero for a Service that is not served.
-func (l *LB) ServiceTotals(name string) ServiceTotals {
-	l.counts.mu.Lock()
-	s, ok := l.counts.byName[name]
-	l.counts.mu.Unlock()
+// totals are the counters of a Service; zero for a Service that is not served.
+func (c *serviceCounts) totals(flows *conntrack.Table, name string) ServiceTotals {
+	c.mu.Lock()
+	s, ok := c.byName[name]
+	c.mu.Unlock()
 	if !ok {
 		return ServiceTotals{}
 	}
-	t := l.counts.read(l.flows, s.number)
+	t := c.read(flows, s.number)
 	if s.base != nil {
 		t.ServiceCounters = t.Since(&s.base.ServiceCounters)
 		t.FailedHandshakes -= s.base.FailedHandshakes

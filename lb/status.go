@@ -1,12 +1,11 @@
 package lb
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
@@ -61,7 +60,7 @@ type NeighborStatus struct {
 
 // CPUs are those of the workers, in order; -1 is any.
 func (l *LB) CPUs() (list []int) {
-	for _, w := range l.workers {
+	for _, w := range l.workers.list {
 		list = append(list, w.CPU())
 	}
 	return list
@@ -91,8 +90,8 @@ func (l *LB) Status() Status {
 		Absent:     l.ports.Absences(),
 	}
 
-	l.addRepeated(&s)
-	for _, w := range l.workers {
+	l.cache.addRepeated(s.Interfaces, l.steer)
+	for _, w := range l.workers.list {
 		s.Workers = append(s.Workers, WorkerStatus{ID: w.ID(), CPU: w.CPU(), Counters: w.Counters()})
 	}
 	if counted, err := l.steer.TotalCounters(); err == nil {
@@ -119,7 +118,7 @@ func (l *LB) FlowTable() *conntrack.Table { return l.flows }
 func (l *LB) Unsteered() []*table.FrontendEntry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Collect(maps.Values(l.unsteered))
+	return l.frontends.Unsteered()
 }
 
 // ModeTo is the mode of new flows from a frontend to one of its endpoints, as far as the
@@ -128,3 +127,29 @@ func (l *LB) ModeTo(f *table.FrontendEntry, ep *table.EndpointEntry) conntrack.M
 	path, _ := l.router.Load().Lookup(ep.AddrPort.Addr(), 0)
 	return worker.ModeTo(f, ep, &path, l.node.Load())
 }
+
+// DropSamples are the samples of all workers, per worker and reason the oldest
+// first. One that is overwritten meanwhile is left out.
+func (l *LB) DropSamples() []worker.DropSample {
+	var out []worker.DropSample
+	for _, w := range l.workers.list {
+		out = w.DropSamples(out)
+	}
+	return out
+}
+
+// InterfaceName is the name of the interface of a port, "" for none.
+func (l *LB) InterfaceName(port int) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ports.Name(port)
+}
+
+// Router is the view of the kernel's routes and addresses.
+func (l *LB) Router() *route.Watcher { return l.router }
+
+// LimitPrefixes changes the limit of new connections per source prefix.
+func (l *LB) LimitPrefixes(limit ratelimit.PrefixLimit) { l.prefixes.Set(limit) }
+
+// ServiceTotals are the counters of a Service; zero for a Service that is not served.
+func (l *LB) ServiceTotals(name string) ServiceTotals { return l.counts.totals(l.flows, name) }

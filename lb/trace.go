@@ -12,6 +12,7 @@ import (
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/tap"
 	"github.com/weirlb/weir/lb/worker"
 )
 
@@ -80,7 +81,7 @@ func (l *LB) Trace(q TraceQuery) (*Trace, error) {
 	out.Steering, out.SteeringErr = l.steer.Classify(in.Index, frame)
 	destination := table.DestinationKey(&key.W)
 	out.Translated, _ = l.node.Load().Owns(&destination)
-	traced, err := l.workers[0].Trace(in.Port, frame, list)
+	traced, err := l.workers.list[0].Trace(in.Port, frame, list)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +106,7 @@ func (l *LB) arrival(q *TraceQuery) (name string, in *ports.Arrival, list []work
 		return "", nil, nil, fmt.Errorf("%w: interface %s is not attached", ErrTrace, l.ports.Name(id))
 	}
 	for port := range l.ports.Len() {
-		list = append(list, l.portFor(0, port))
+		list = append(list, l.workers.portFor(0, port))
 	}
 	return l.ports.Name(id), &a, list, nil
 }
@@ -117,3 +118,8 @@ func (l *LB) portBack(source netip.Addr) int {
 	}
 	return -1
 }
+
+// Tap attaches a tap to all workers. cfg.Workers is set here. The caller calls release when it
+// reads no more. While there is any tap, the packets of all flows take the packet loop: the
+// flow cache is suspended.
+func (l *LB) Tap(cfg tap.Config) (t *tap.Tap, release func(), err error) { return l.taps.add(cfg) }

@@ -90,6 +90,10 @@ var boundaries = []boundary{
 		own: []string{"lb/xsk"}, imports: []string{"net", "os"},
 	},
 	{
+		folder: "lb/frontends", why: "it follows published tables: no packets, no workers, no devices",
+		own: []string{"conntrack", "lb/header", "lb/route", "lb/steer", "lb/table", "lb/xsk"},
+	},
+	{
 		folder: "lb/ports", why: "it attaches interfaces: no packets, no workers",
 		own: []string{
 			"conntrack/statefile",

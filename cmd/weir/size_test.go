@@ -29,7 +29,6 @@ var largeTypes = map[string]size{
 	"cmd/weir/api/Client":     {29, 9},
 	"cmd/weir/doctor/patient": {34, 9},
 	"discovery/Store":         {54, 7},
-	"lb/LB":                   {93, 17},
 	"lb/hostveth/Veth":        {75, 11},
 	"lb/route/Watcher":        {62, 11},
 	"lb/steer/Program":        {70, 13},

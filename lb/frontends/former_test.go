@@ -1,9 +1,11 @@
-package lb
+package frontends
 
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,20 +13,21 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
-	"github.com/weirlb/weir/lb/hostveth"
+	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
 )
 
+var node4 = netip.MustParseAddr("198.51.100.1")
+
 func frontendOf(service string, port uint16) *table.FrontendEntry {
-	a := ap(node4, port)
+	a := netip.AddrPortFrom(node4, port)
 	return &table.FrontendEntry{Key: table.MakeKey(a, header.ProtoTCP), AddrPort: a, Proto: header.ProtoTCP, ServiceName: service}
 }
 
 // A tenant that makes and deletes Services displaces its own former frontends, and of others none.
 func TestFormerFrontendsOfANamespaceDisplaceEachOther(t *testing.T) {
-	var f formerFrontends
-	f.init()
+	f := newFormer()
 	now := time.Now()
 	quiet := frontendOf("quiet/web", 1)
 	f.add(quiet, now)
@@ -43,10 +46,9 @@ func TestFormerFrontendsOfANamespaceDisplaceEachOther(t *testing.T) {
 	}
 }
 
-// former makes a control object with a steering program of two frontends, and a flow table.
-func former(t *testing.T) (*LB, *steer.Program) {
+// newSet makes a set with a steering program of two frontends, and a flow table.
+func newSet(t *testing.T) *Set {
 	t.Helper()
-	l := newControl(t)
 	p, err := steer.Load(steer.Config{MaxFrontends: 2})
 	if errors.Is(err, unix.EPERM) {
 		t.Skip("needs CAP_BPF")
@@ -55,15 +57,23 @@ func former(t *testing.T) (*LB, *steer.Program) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close(true) })
-	l.steer, l.attached, l.host = p, true, &hostveth.Veth{}
-	l.unsteered = map[table.Key]*table.FrontendEntry{}
-	l.former.init()
-	return l, p
+	flows, err := conntrack.Open(conntrack.Config{MaxFlows: 1 << 10, Workers: 1, MaxEndpoints: 1 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { flows.Close() })
+	router := route.Static(map[netip.Prefix]route.Path{
+		netip.PrefixFrom(node4, 32): {Kind: route.Host, Local: true, MTU: 1500},
+	}, nil)
+	return New(Config{
+		Program: p, Flows: flows, Tables: table.New(table.Config{Tick: flows.Tick}), Router: router,
+		KeepFormer: true, Routed: func(netip.Addr) bool { return false }, Log: slog.New(slog.DiscardHandler),
+	})
 }
 
-func steered(t *testing.T, p *steer.Program) map[uint16]bool {
+func steered(t *testing.T, s *Set) map[uint16]bool {
 	t.Helper()
-	list, err := p.Frontends()
+	list, err := s.cfg.Program.Frontends()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,84 +87,132 @@ func steered(t *testing.T, p *steer.Program) map[uint16]bool {
 // A former frontend makes room for a frontend of a Service, and is the Service's again when that
 // claims it.
 func TestFormerFrontendsMakeRoom(t *testing.T) {
-	l, p := former(t)
+	s := newSet(t)
 	a, b, c := frontendOf("ns/a", 1), frontendOf("ns/b", 2), frontendOf("ns/c", 3)
 	for _, f := range []*table.FrontendEntry{a, b} {
-		if err := addFrontend(l, f); err != nil {
+		if err := s.add(f); err != nil {
 			t.Fatal(err)
 		}
 	}
 	udp := *frontendOf("ns/u", 4)
 	udp.Proto = header.ProtoUDP
-	if gone := keepFormer(l, []*table.FrontendEntry{a, b, &udp}); len(gone) != 1 || gone[0] != &udp {
+	if gone := s.keep([]*table.FrontendEntry{a, b, &udp}, true); len(gone) != 1 || gone[0] != &udp {
 		t.Fatalf("of UDP nothing stays, and no other leaves: %v", gone)
 	}
-	if got := steered(t, p); len(got) != 2 || !got[1] || !got[2] {
+	if got := steered(t, s); len(got) != 2 || !got[1] || !got[2] {
 		t.Errorf("steered, for flows only: %v", got)
 	}
-	if err := addFrontend(l, c); err != nil {
+	if err := s.add(c); err != nil {
 		t.Fatal(err)
 	}
-	if got := steered(t, p); len(got) != 2 || got[3] || !got[2] {
+	if got := steered(t, s); len(got) != 2 || got[3] || !got[2] {
 		t.Errorf("after the Service's: %v", got)
 	}
-	if err := addFrontend(l, b); err != nil {
+	if err := s.add(b); err != nil {
 		t.Fatal(err)
 	}
-	if got := steered(t, p); len(got) != 2 || got[2] || len(l.former.byKey) != 0 {
+	if got := steered(t, s); len(got) != 2 || got[2] || len(s.former.byKey) != 0 {
 		t.Errorf("claimed again: %v", got)
 	}
 }
 
 // A former frontend ends with the last connection.
 func TestFormerFrontendsEndWithTheirConnections(t *testing.T) {
-	l, p := former(t)
+	s := newSet(t)
 	a, b := frontendOf("ns/a", 1), frontendOf("ns/b", 2)
-	ref, _ := l.flows.Worker(0).Create(&conntrack.NewFlow{
+	ref, _ := s.cfg.Flows.Worker(0).Create(&conntrack.NewFlow{
 		Client: conntrack.MakeKey(netip.MustParseAddrPort("192.0.2.9:4000"), a.AddrPort, header.ProtoTCP), Mode: conntrack.ModeNAT,
 		Endpoint: netip.MustParseAddrPort("10.0.0.1:80"), SNAT: node4, PortLo: 61000, PortHi: 61010,
 	})
 	if ref == 0 {
 		t.Fatal("no flow")
 	}
-	keepFormer(l, []*table.FrontendEntry{a, b})
-	settleFormer(l) // too early: a worker may still make a connection
-	if got := steered(t, p); len(got) != 2 {
+	s.keep([]*table.FrontendEntry{a, b}, true)
+	stuck := false
+	settle := func() { s.settle(t.Context(), new(sync.Mutex), func() bool { return stuck }) }
+	settle() // too early: a worker may still make a connection
+	if got := steered(t, s); len(got) != 2 {
 		t.Errorf("steered %v", got)
 	}
 	later := func() {
-		for _, x := range l.former.byKey {
+		for _, x := range s.former.byKey {
 			x.since = x.since.Add(-settleTime)
 		}
-		for k, since := range l.former.datagrams {
-			l.former.datagrams[k] = since.Add(-settleTime)
+		for k, since := range s.former.datagrams {
+			s.former.datagrams[k] = since.Add(-settleTime)
 		}
-		l.former.look = time.Time{}
+		s.former.look = time.Time{}
 	}
 	later()
-	settleFormer(l)
-	if got := steered(t, p); len(got) != 1 || !got[1] {
+	settle()
+	if got := steered(t, s); len(got) != 1 || !got[1] {
 		t.Errorf("steered %v, want that with a connection", got)
 	}
 	datagram := *frontendOf("ns/u", 3)
 	datagram.Proto = header.ProtoUDP
 	datagram.Key = table.MakeKey(datagram.AddrPort, header.ProtoUDP)
-	if udp, _ := l.flows.Worker(0).Create(&conntrack.NewFlow{
+	if udp, _ := s.cfg.Flows.Worker(0).Create(&conntrack.NewFlow{
 		Client: conntrack.MakeKey(netip.MustParseAddrPort("192.0.2.9:4000"), datagram.AddrPort, header.ProtoUDP), Mode: conntrack.ModeNAT,
 		Endpoint: netip.MustParseAddrPort("10.0.0.1:80"), SNAT: node4, PortLo: 61000, PortHi: 61010,
 	}); udp == 0 {
 		t.Fatal("no flow")
 	}
-	keepFormer(l, []*table.FrontendEntry{&datagram})
+	s.keep([]*table.FrontendEntry{&datagram}, true)
 	later()
-	settleFormer(l)
-	if n := l.flows.Flows(); n != 1 {
+	settle()
+	if n := s.cfg.Flows.Flows(); n != 1 {
 		t.Errorf("%d flows, want that of TCP", n)
 	}
-	l.flows.Delete(ref)
+	s.cfg.Flows.Delete(ref)
 	later()
-	settleFormer(l)
-	if got := steered(t, p); len(got) != 0 {
+	stuck = true
+	settle() // a worker may hold a flow
+	if got := steered(t, s); len(got) != 1 {
+		t.Errorf("beside a stuck worker: steered %v", got)
+	}
+	stuck = false
+	settle()
+	if got := steered(t, s); len(got) != 0 {
 		t.Errorf("steered %v", got)
+	}
+}
+
+// second is a lock that calls f when it is taken the second time.
+type second struct {
+	n int
+	f func()
+}
+
+func (l *second) Lock() {
+	if l.n++; l.n == 2 {
+		l.f()
+	}
+}
+
+func (l *second) Unlock() {}
+
+// The kernel forwards the flows of a Service again when the flows of a lost frontend have settled, but
+// not of a Service that has lost another meanwhile.
+func TestFlowsOfAServiceThatLosesFrontendsAreNotTheKernels(t *testing.T) {
+	s := newSet(t)
+	removed := map[uint32]bool{}
+	s.cfg.ServiceRemoved = func(n uint32, is bool) { removed[n] = is }
+	lose := func(service uint32) {
+		f := frontendOf("ns/a", uint16(service))
+		f.ServiceID, f.Proto = service, header.ProtoUDP
+		if err := s.Remove([]*table.FrontendEntry{f}, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lose(1)
+	lose(2)
+	s.settleWithdrawals(t.Context(), new(sync.Mutex))
+	if !removed[1] || !removed[2] {
+		t.Errorf("at once: %v", removed)
+	}
+	s.withdrawn.since = s.withdrawn.since.Add(-settleTime)
+	s.settleWithdrawals(t.Context(), &second{f: func() { lose(2) }})
+	if removed[1] || !removed[2] {
+		t.Errorf("settled: %v", removed)
 	}
 }

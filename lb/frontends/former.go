@@ -1,15 +1,10 @@
-package lb
+package frontends
 
 import (
 	"container/list"
-	"errors"
-	"net/netip"
 	"strings"
 	"time"
 
-	"github.com/weirlb/weir/conntrack"
-	"github.com/weirlb/weir/lb/header"
-	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -47,9 +42,10 @@ const (
 	lookFormerShare = 100
 )
 
-func (f *formerFrontends) init() {
-	f.datagrams = map[table.Key]time.Time{}
-	f.byKey, f.owners = map[table.Key]*formerFrontend{}, map[string]*list.List{}
+func newFormer() *formerFrontends {
+	return &formerFrontends{
+		byKey: map[table.Key]*formerFrontend{}, owners: map[string]*list.List{}, datagrams: map[table.Key]time.Time{},
+	}
 }
 
 // owner is the namespace of a frontend, "" for that of an earlier process.
@@ -133,116 +129,4 @@ func (f *formerFrontends) due(now time.Time) (due map[table.Key]*formerFrontend,
 		}
 	}
 	return due, datagrams
-}
-
-// keepFormer makes former frontends of those that are served no more, where connections may go on.
-// It returns the others, and those that make room. Without a host veth there are none: other
-// packets could not be given to the kernel. Preconditions: l.mu is held.
-func keepFormer(l *LB, removed []*table.FrontendEntry) (gone []*table.FrontendEntry) {
-	now := time.Now()
-	for _, f := range removed {
-		if f.Proto == header.ProtoUDP {
-			l.former.forget(f.Key, now)
-			gone = append(gone, f)
-			continue
-		}
-		if l.host == nil || !l.attached || l.unsteered[f.Key] != nil ||
-			l.steer.AddFrontend(f.AddrPort, f.Proto, steer.FlowsOnly) != nil {
-			gone = append(gone, f)
-			continue
-		}
-		if out := l.former.add(f, now); out != nil {
-			gone = append(gone, out)
-		}
-	}
-	return gone
-}
-
-// adoptFormer makes a former frontend of one of the last process.
-func adoptFormer(l *LB, k table.Key, to netip.AddrPort, proto uint8) {
-	if proto == header.ProtoUDP {
-		l.former.forget(k, time.Now())
-		return
-	}
-	if l.host == nil || l.former.byKey[k] != nil || len(l.former.byKey) >= maxFormer ||
-		l.steer.AddFrontend(to, proto, steer.FlowsOnly) != nil {
-		return
-	}
-	l.former.add(&table.FrontendEntry{Key: k, AddrPort: to, Proto: proto}, time.Now())
-}
-
-// addFrontend adds a frontend to the steering program. Former frontends make room.
-func addFrontend(l *LB, f *table.FrontendEntry) error {
-	l.former.remove(f.Key)
-	for {
-		err := l.steer.AddFrontend(f.AddrPort, f.Proto, uint32(f.Kind))
-		if !errors.Is(err, steer.ErrFull) {
-			return err
-		}
-		out := l.former.yield()
-		if out == nil {
-			return err
-		}
-		l.withdraw([]*table.FrontendEntry{out})
-		if err := l.unsteerFrontends([]*table.FrontendEntry{out}); err != nil {
-			return err
-		}
-	}
-}
-
-// settleFormer ends the former frontends that have no connection left, and forgets the UDP flows of
-// frontends that are gone.
-func settleFormer(l *LB) {
-	l.mu.Lock()
-	began := time.Now()
-	due, datagrams := l.former.due(began)
-	for _, x := range due {
-		a := x.entry.AddrPort.Addr()
-		x.unrouted = !l.routed[a] && !l.router.Local(a)
-	}
-	l.mu.Unlock()
-	if len(due)+len(datagrams) == 0 {
-		return
-	}
-	used := lookFormer(l, due, datagrams)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.former.look = began.Add(max(lookFormerEvery, lookFormerShare*time.Since(began)))
-	var gone []*table.FrontendEntry
-	for k, x := range due {
-		if !used[k] && l.former.byKey[k] == x { // no Service has it again
-			l.former.remove(k)
-			gone = append(gone, &x.entry)
-		}
-	}
-	if err := l.unsteerFrontends(gone); err != nil {
-		l.log.Warn("frontends without a connection", "err", err)
-	}
-}
-
-// lookFormer returns the frontends of due that have connections, and deletes the flows of datagrams.
-// Connections of the node's own clients that have lost their route are ended: their packets go
-// elsewhere, but the next packet of the endpoint tells both sides.
-func lookFormer(l *LB, due map[table.Key]*formerFrontend, datagrams map[table.Key]bool) (used map[table.Key]bool) {
-	routes := l.router.Load()
-	used = map[table.Key]bool{}
-	l.flows.Range(func(r conntrack.Ref) bool {
-		key := &l.flows.Entry(r).Key
-		k := table.DestinationKey(&key.W)
-		x := due[k]
-		switch {
-		case x != nil:
-			used[k] = true
-			if !x.unrouted || l.flows.Conn(r).Aborted() {
-				break
-			}
-			if routes.Local(key.Src().Addr()) {
-				l.flows.Abort(r, l.flows.Tick())
-			}
-		case datagrams[k] && l.tables.Load().Lookup(&k) == nil: // now: a Service that has it again makes flows
-			l.flows.Delete(r)
-		}
-		return true
-	})
-	return used
 }
