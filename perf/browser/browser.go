@@ -38,6 +38,9 @@ type Tab struct {
 	loads    int
 }
 
+// The window at the start.
+const width, height = 1400, 1000
+
 // Open starts a browser, for the length of the test. Without Chromium the test is skipped.
 func Open(t testing.TB) *Tab {
 	t.Helper()
@@ -47,7 +50,7 @@ func Open(t testing.TB) *Tab {
 	}
 	b := &Tab{t: t}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(1400, 1000),
+		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(width, height),
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.UserDataDir(t.TempDir()),
 	)
 	ctx, _ := chromedp.NewContext(context.Background(), chromedp.WithAllocatorOptions(options...), chromedp.WithListener(b.note))
@@ -168,6 +171,15 @@ func (b *Tab) Dark(dark bool) {
 	value(b, call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	}))
+}
+
+// Width sets the width of the window, in pixels of CSS; 0 is that of the start.
+func (b *Tab) Width(pixels int64) {
+	b.t.Helper()
+	if pixels == 0 {
+		pixels = width
+	}
+	value(b, call(emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: pixels, Height: height, DeviceScaleFactor: 1}))
 }
 
 // WithoutScripts switches JavaScript off, or on again.

@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/weirlb/weir/perf/browser"
+	"github.com/weirlb/weir/perf/golden"
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
@@ -75,6 +76,11 @@ func TestPageInABrowser(t *testing.T) {
 				t.Errorf("%s: the page is %d pixels too wide", name, n)
 			}
 		}
+		narrow(t, b, address, services)
+		if golden.Update() && services == 5 {
+			b.Show(address + "/")
+			b.Screenshot("../../../deploy", "statuspage") // of README
+		}
 		b.Clean(address)
 		if services == 1000 {
 			searches(t, b, address)
@@ -89,6 +95,29 @@ func TestPageInABrowser(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("an inline script was no violation")
 		}
+	}
+}
+
+// narrow shows the page as a telephone does: all of the Services, events and problems is within
+// the width.
+func narrow(t *testing.T, b *browser.Tab, address string, services int) {
+	t.Helper()
+	const pixels = 400
+	b.Width(pixels)
+	defer b.Width(0)
+	b.Dark(false)
+	b.Show(address + "/")
+	b.Until(`document.querySelectorAll(".cards tbody tr").length > 3`)
+	b.Screenshot(screenshots, fmt.Sprintf("%d-narrow", services))
+	browser.Evaluate[any](b, `document.getElementById("services").scrollIntoView({behavior: "instant"}), 0`)
+	b.Screenshot(screenshots, fmt.Sprintf("%d-narrow-services", services))
+	const outside = `[...document.querySelectorAll(".cards td, .cards tbody th, header, .facts")].filter(e => ` +
+		`e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map(e => e.innerText).slice(0, 3).join(" | ")`
+	if text := browser.Evaluate[string](b, outside); text != "" {
+		t.Errorf("at %d pixels there is no room for: %s", pixels, text)
+	}
+	if n := browser.Evaluate[int](b, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); n > 0 {
+		t.Errorf("at %d pixels the page is %d too wide", pixels, n)
 	}
 }
 
