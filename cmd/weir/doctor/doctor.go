@@ -206,14 +206,14 @@ var ofSeverity = map[problem.Severity]Verdict{problem.Error: Fault, problem.Warn
 func (p *patient) running() {
 	s := p.status
 	f := p.add(OK, "weir", "process %d runs %s since %s", s.PID, s.Version, s.StartTime.Format("2006-01-02 15:04:05 MST"))
-	switch {
-	case !s.Healthy:
+	switch c, _ := s.Condition(); c {
+	case api.Unhealthy:
 		f.Verdict, f.Fact = Fault, fmt.Sprintf("process %d is not healthy: %s", s.PID, s.Unhealthy)
 		f.mend("systemctl restart weir, or delete the pod")
-	case !s.Synced:
+	case api.Starting:
 		f.Verdict, f.Fact = Fault, "no full view of Services has come yet: no traffic is taken"
 		f.mend("weir status --problems")
-	case s.Draining:
+	case api.Draining:
 		f.Verdict, f.Fact = Warning, "it is draining"
 	}
 	for i := range s.Problems {

@@ -141,17 +141,14 @@ func nodeView(s *sample) *content {
 	st := s.status
 	v := &content{
 		Node: st.Node, Version: st.Version, Time: s.at.UTC().Format("2006-01-02 15:04:05 UTC"), Refresh: refreshSeconds,
-		Uptime: view.Age(time.Duration(st.UptimeSeconds * float64(time.Second))), Healthy: st.Healthy, Why: st.Unhealthy, State: "healthy",
+		Uptime: view.Age(time.Duration(st.UptimeSeconds * float64(time.Second))), Healthy: true, State: "healthy",
 	}
-	switch {
-	case st.Draining:
-		v.State, v.Healthy = "draining", false
-		if st.Drain != nil {
-			v.Why = st.Drain.String()
-		}
-	case !st.Healthy:
-		v.State = "not healthy"
-	case !st.Synced:
+	switch c, why := st.Condition(); c {
+	case api.Unhealthy:
+		v.State, v.Healthy, v.Why = "not healthy", false, st.Unhealthy
+	case api.Draining:
+		v.State, v.Healthy, v.Why = "draining", false, why
+	case api.Starting:
 		v.State = "starting"
 	}
 	v.Facts = []fact{
@@ -163,9 +160,9 @@ func nodeView(s *sample) *content {
 	}
 	n := &s.node
 	v.Charts = []chart{
-		newChart("Packets received", n.rate.packets, "/s", &n.packetChart),
-		newChart("New connections", n.rate.flows, "/s", &n.flowChart),
-		newChart("Drops", n.rate.drops, "/s", &n.dropChart),
+		newChart("Packets received", n.rate.Packets, "/s", &n.packetChart),
+		newChart("New connections", n.rate.Flows, "/s", &n.flowChart),
+		newChart("Drops", n.rate.Drops, "/s", &n.dropChart),
 	}
 	for _, p := range st.Problems[:min(len(st.Problems), maxProblems)] {
 		reason := p.Reason
@@ -188,7 +185,7 @@ func newWorker(w *api.Worker, rate *workerRate) workerRow {
 	r := workerRow{
 		ID: strconv.Itoa(w.ID), CPU: strconv.Itoa(w.CPU), BusyPercent: int(rate.busy*100 + 0.5),
 		Average: fmt.Sprintf("%.0f %%", 100*w.BusyShare),
-		Packets: rateText(rate.packets), Dropped: view.Short(float64(sum(w.Drops))),
+		Packets: rateText(rate.packets), Dropped: view.Short(float64(api.Sum(w.Drops))),
 	}
 	r.Busy = fmt.Sprintf("%d %%", r.BusyPercent)
 	if w.CPU < 0 {
@@ -314,8 +311,8 @@ func (l *listView) link(sort string, page int) string {
 // sort orders by the column, the largest first, and by name.
 func (l *listView) sort(list []*service) {
 	by := map[string]func(*service) float64{
-		"open": func(s *service) float64 { return float64(s.open) }, "new": func(s *service) float64 { return s.rate.flows },
-		"packets": func(s *service) float64 { return s.rate.packets }, "drops": func(s *service) float64 { return float64(s.totals.drops) },
+		"open": func(s *service) float64 { return float64(s.open) }, "new": func(s *service) float64 { return s.rate.Flows },
+		"packets": func(s *service) float64 { return s.rate.Packets }, "drops": func(s *service) float64 { return float64(s.Totals.Drops) },
 	}[l.Sort]
 	if by == nil {
 		l.Sort = ""

@@ -73,7 +73,7 @@ func (p *Page) serveService(w http.ResponseWriter, r *http.Request) {
 }
 
 func (v *serviceView) describe(s *service) {
-	v.Charts = []chart{newChart("Packets (estimate)", s.rate.packets, "/s", &s.packetChart), newChart("New connections", s.rate.flows, "/s", &s.flowChart)}
+	v.Charts = []chart{newChart("Packets (estimate)", s.rate.Packets, "/s", &s.packetChart), newChart("New connections", s.rate.Flows, "/s", &s.flowChart)}
 	maximum := ""
 	if s.maximum > 0 {
 		maximum = "of at most " + number(uint64(s.maximum))
@@ -81,9 +81,9 @@ func (v *serviceView) describe(s *service) {
 	v.Facts = []fact{
 		{"Open", v.Open, maximum},
 		{"Half-open", number(uint64(s.halfOpen)), ""},
-		{"New since the start", number(s.totals.flows), rateText(s.rate.flows) + "/s now"},
-		{"Failed handshakes", number(s.totals.failed), rateText(s.rate.failed) + "/s now"},
-		{"Bytes (estimate)", "~" + view.Short(float64(s.totals.bytes)), rateText(s.rate.bytes) + "/s now"},
+		{"New since the start", number(s.Totals.Flows), rateText(s.rate.Flows) + "/s now"},
+		{"Failed handshakes", number(s.Totals.Failed), rateText(s.rate.Failed) + "/s now"},
+		{"Bytes (estimate)", "~" + view.Short(float64(s.Totals.Bytes)), rateText(s.rate.Bytes) + "/s now"},
 		{"Drops", v.Drops, v.DropsNote},
 	}
 }

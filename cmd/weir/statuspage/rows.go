@@ -15,10 +15,10 @@ import (
 // newRow is a Service without its endpoints.
 func newRow(s *service, now time.Time) serviceRow {
 	r := serviceRow{
-		Name: s.name, Link: link(s.name), Open: number(uint64(s.open)), NewRate: rateText(s.rate.flows), Packets: "~" + rateText(s.rate.packets),
-		Chart: newChart("Packets of "+s.name, s.rate.packets, "/s", &s.packetChart), Drops: number(s.totals.drops),
+		Name: s.name, Link: link(s.name), Open: number(uint64(s.open)), NewRate: rateText(s.rate.Flows), Packets: "~" + rateText(s.rate.Packets),
+		Chart: newChart("Packets of "+s.name, s.rate.Packets, "/s", &s.packetChart), Drops: number(s.Totals.Drops),
 	}
-	if s.rate.packets == 0 {
+	if s.rate.Packets == 0 {
 		r.Packets = "0"
 	}
 	var reasons []string

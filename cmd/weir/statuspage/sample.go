@@ -40,30 +40,17 @@ func (s *series) add(v float64) {
 // list are the values since the first.
 func (s *series) list() []float32 { return s.values[points-s.n:] }
 
-// totals are counters of a Service or of the node.
-type totals struct{ packets, bytes, flows, failed, drops uint64 }
-
-// rates are totals per second.
-type rates struct{ packets, bytes, flows, failed, drops float64 }
-
-func (t totals) since(old totals, seconds float64) rates {
-	per := func(now, before uint64) float64 { return float64(now-min(now, before)) / seconds }
-	return rates{
-		per(t.packets, old.packets), per(t.bytes, old.bytes), per(t.flows, old.flows), per(t.failed, old.failed), per(t.drops, old.drops),
-	}
-}
-
 // service is a Service as of the last look.
 type service struct {
 	name           string
 	ports          []api.ServicePort
 	open, halfOpen uint32
-	totals
+	api.Totals
 	reasons map[string]uint64 // of drops
 	maximum uint32            // of connections; 0: none
 
-	last                   totals // at the last point of the charts
-	rate                   rates  // from then on, or up to then right after it
+	last                   api.Totals // at the last point of the charts
+	rate                   api.Rates  // from then on, or up to then right after it
 	packetChart, flowChart series
 
 	seen uint64 // number of the look
@@ -71,9 +58,9 @@ type service struct {
 
 // node are the totals of the node.
 type node struct {
-	totals
-	last                              totals
-	rate                              rates
+	api.Totals
+	last                              api.Totals
+	rate                              api.Rates
 	packetChart, flowChart, dropChart series
 
 	workers []workerRate // by worker
@@ -161,18 +148,18 @@ func (s *sampler) look(ctx context.Context) error {
 		svc := s.byName[a.Service]
 		if svc == nil {
 			svc = &service{name: a.Service}
-			svc.last, s.byName[a.Service], changed = countersOf(a), svc, true
+			svc.last, s.byName[a.Service], changed = a.Totals(), svc, true
 		}
 		svc.follow(a, s.looks)
 		if !first && seconds > 0.5 {
-			svc.rate = svc.since(svc.last, seconds)
+			svc.rate = svc.Since(svc.last, seconds)
 		}
 		if isPoint {
 			if !first {
-				svc.packetChart.add(svc.rate.packets)
-				svc.flowChart.add(svc.rate.flows)
+				svc.packetChart.add(svc.rate.Packets)
+				svc.flowChart.add(svc.rate.Flows)
 			}
-			svc.last = svc.totals
+			svc.last = svc.Totals
 		}
 		return nil
 	})
@@ -202,53 +189,29 @@ func (s *sampler) forget(changed bool) {
 	}
 }
 
-func countersOf(a *api.ServiceState) totals {
-	return totals{
-		packets: a.Packets.FromClients + a.Packets.FromEndpoints, bytes: a.Bytes.FromClients + a.Bytes.FromEndpoints,
-		flows: a.NewConnections, failed: a.FailedHandshakes, drops: sum(a.Drops),
-	}
-}
-
-func sum(m map[string]uint64) (n uint64) {
-	for _, x := range m {
-		n += x
-	}
-	return n
-}
-
 func (s *service) follow(a *api.ServiceState, look uint64) {
-	s.seen, s.totals = look, countersOf(a)
+	s.seen, s.Totals = look, a.Totals()
 	s.ports, s.reasons = a.Ports, a.Drops
 	s.open, s.halfOpen, s.maximum = a.Open, a.HalfOpen, a.MaxConnections
 }
 
 func (n *node) follow(st *api.Status, seconds float64, first, isPoint bool) {
-	n.totals = totals{drops: sum(st.Drops)}
-	for i := range st.Workers {
-		c := &st.Workers[i].Counters
-		n.count(c)
-	}
+	n.Totals = st.Totals()
 	if first {
-		n.last = n.totals
+		n.last = n.Totals
 	} else if seconds > 0.5 {
-		n.rate = n.since(n.last, seconds)
+		n.rate = n.Since(n.last, seconds)
 	}
 	n.followWorkers(st.Workers, seconds, first, isPoint)
 	if !isPoint {
 		return
 	}
 	if !first {
-		n.packetChart.add(n.rate.packets)
-		n.flowChart.add(n.rate.flows)
-		n.dropChart.add(n.rate.drops)
+		n.packetChart.add(n.rate.Packets)
+		n.flowChart.add(n.rate.Flows)
+		n.dropChart.add(n.rate.Drops)
 	}
-	n.last = n.totals
-}
-
-func (n *node) count(c *counter.Values) {
-	n.totals.packets += c[counter.RxPackets]
-	n.totals.bytes += c[counter.RxBytes]
-	n.totals.flows += c[counter.NewFlows]
+	n.last = n.Totals
 }
 
 func (n *node) followWorkers(list []api.Worker, seconds float64, first, isPoint bool) {
@@ -261,8 +224,8 @@ func (n *node) followWorkers(list []api.Worker, seconds float64, first, isPoint 
 		if first {
 			w.last = *c
 		} else if seconds > 0.5 {
-			w.packets = float64(c[counter.RxPackets]-min(c[counter.RxPackets], w.last[counter.RxPackets])) / seconds
-			w.busy = min(1, max(0, (c.Busy()-w.last.Busy()).Seconds()/seconds))
+			w.packets = api.PerSecond(c[counter.RxPackets], w.last[counter.RxPackets], seconds)
+			w.busy = list[i].BusySince(&w.last, seconds)
 		}
 		if isPoint {
 			w.last = *c

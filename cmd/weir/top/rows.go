@@ -21,10 +21,8 @@ var servicesTab = &tab{
 	},
 	look: func(ctx context.Context, s *source, g *gatherer) error {
 		return s.client.EachService(ctx, func(a *api.ServiceState) error {
-			counts := []uint64{
-				a.NewConnections, a.FailedHandshakes, a.Retransmissions.Sum(), a.Packets.FromClients + a.Packets.FromEndpoints,
-				a.Bytes.FromClients + a.Bytes.FromEndpoints, sum(a.Drops),
-			}
+			t := a.Totals()
+			counts := []uint64{t.Flows, t.Failed, t.Resent, t.Packets, t.Bytes, t.Drops}
 			g.add(a.Service, counts, func(rates []cell) []cell {
 				tier, used, all := tiersOf(a)
 				return []cell{
@@ -109,7 +107,7 @@ var workersTab = &tab{
 	look: func(_ context.Context, _ *source, g *gatherer) error {
 		for i := range g.status.Workers {
 			w := &g.status.Workers[i]
-			counts := []uint64{uint64(w.Counters.Busy()), sum(w.Drops)}
+			counts := []uint64{uint64(w.Counters.Busy()), api.Sum(w.Drops)}
 			for _, c := range workerRates {
 				counts = append(counts, w.Counters[c])
 			}

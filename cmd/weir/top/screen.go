@@ -101,9 +101,9 @@ func (m *model) totals(b *strings.Builder) {
 		return
 	}
 	s := m.sample
-	r := func(i int) string { return rate.show(real(s.rates[i])) }
+	r := func(v float64) string { return rate.show(real(v)) }
 	m.line(b, "", fmt.Sprintf("flows %s of %s  packets %s/s  bytes %s/s  new flows %s/s  drops %s/s",
-		view.Short(float64(s.flows)), view.Short(float64(s.maxFlows)), r(0), r(1), r(2), r(3)))
+		view.Short(float64(s.flows)), view.Short(float64(s.maxFlows)), r(s.rates.Packets), r(s.rates.Bytes), r(s.rates.Flows), r(s.rates.Drops)))
 }
 
 func (m *model) tabLine(b *strings.Builder) {

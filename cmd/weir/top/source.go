@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
-	"github.com/weirlb/weir/lb/counter"
 )
 
 const (
@@ -24,14 +23,11 @@ type source struct {
 		pid    int
 		start  time.Time
 		at     time.Time // zero: there is no last look
-		node   nodeCounts
+		node   api.Totals
 		tab    *tab
 		counts map[string][]uint64 // by row, for the tab
 	}
 }
-
-// nodeCounts are counters of the node.
-type nodeCounts struct{ packets, bytes, flows, drops uint64 }
 
 // sample is the state at a look.
 type sample struct {
@@ -48,8 +44,8 @@ type sample struct {
 	uptime               time.Duration
 	flows, maxFlows      uint64
 	problems             int
-	rates                [4]float64 // of nodeCounts
-	restarted            bool       // the daemon is not that of the look before
+	rates                api.Rates
+	restarted            bool // the daemon is not that of the look before
 }
 
 // row is a line of a table.
@@ -75,7 +71,7 @@ func (s *source) look(ctx context.Context, t *tab, filter string) (*sample, erro
 	if !last.at.IsZero() {
 		out.seconds = began.Sub(last.at).Seconds()
 	}
-	now := countsOf(status)
+	now := status.Totals()
 	out.head(status, now, last.node)
 	g := &gatherer{status: status, sample: out, filter: strings.ToLower(filter), next: map[string][]uint64{}}
 	if last.tab == t && last.counts != nil {
@@ -91,54 +87,25 @@ func (s *source) look(ctx context.Context, t *tab, filter string) (*sample, erro
 	return out, nil
 }
 
-// countsOf adds the counters of the workers.
-func countsOf(st *api.Status) (n nodeCounts) {
-	for i := range st.Workers {
-		c := &st.Workers[i].Counters
-		n.packets += c[counter.RxPackets]
-		n.bytes += c[counter.RxBytes]
-		n.flows += c[counter.NewFlows]
-	}
-	n.drops = sum(st.Drops)
-	return n
-}
-
-func sum(m map[string]uint64) (n uint64) {
-	for _, v := range m {
-		n += v
-	}
-	return n
-}
-
 // head fills in the state of the node.
-func (o *sample) head(st *api.Status, now, before nodeCounts) {
+func (o *sample) head(st *api.Status, now, before api.Totals) {
 	o.node, o.version, o.pid = st.Node, st.Version, st.PID
 	o.uptime = time.Duration(st.UptimeSeconds * float64(time.Second))
 	o.flows, o.maxFlows = st.Flows.Current, st.Flows.Max
 	o.problems = len(st.Problems) + st.ProblemsLeftOut
-	switch {
-	case st.Unhealthy != "":
+	switch c, text := st.Condition(); c {
+	case api.Unhealthy:
 		o.state = "unhealthy: " + st.Unhealthy
-	case !st.Synced:
+	case api.Starting:
 		o.state = "waiting for Services"
-	case st.Draining:
-		o.state = "draining"
-	case st.Discovery.LastKnown != nil:
+	case api.LastKnown:
 		o.state = "serving the last known state"
+	case api.Draining:
+		o.state = "draining"
 	default:
-		o.state = "serving"
+		o.state = text
 	}
-	for i, pair := range [4][2]uint64{{now.packets, before.packets}, {now.bytes, before.bytes}, {now.flows, before.flows}, {now.drops, before.drops}} {
-		o.rates[i] = perSecond(pair[0], pair[1], o.seconds).value
-	}
-}
-
-// perSecond is a rate, unknown without seconds.
-func perSecond(now, before uint64, seconds float64) cell {
-	if seconds <= 0 {
-		return unknown
-	}
-	return real(float64(now-min(now, before)) / seconds)
+	o.rates = now.Since(before, o.seconds)
 }
 
 // gatherer takes the rows of a look.
@@ -158,9 +125,9 @@ func (g *gatherer) add(key string, counts []uint64, cells func(rates []cell) []c
 	for i := range counts {
 		switch {
 		case known && len(before) == len(counts):
-			rates[i] = perSecond(counts[i], before[i], g.seconds)
+			rates[i] = real(api.PerSecond(counts[i], before[i], g.seconds))
 		case g.seconds > 0 && len(g.before) < maxRows: // the row is new since the last look
-			rates[i] = perSecond(counts[i], 0, g.seconds)
+			rates[i] = real(api.PerSecond(counts[i], 0, g.seconds))
 		default:
 			rates[i] = unknown
 		}

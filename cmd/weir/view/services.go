@@ -87,7 +87,7 @@ func per(now, before uint64, seconds float64) string {
 	if seconds <= 0 {
 		return fmt.Sprint(now)
 	}
-	return fmt.Sprintf("%.0f", float64(now-min(before, now))/seconds)
+	return fmt.Sprintf("%.0f", api.PerSecond(now, before, seconds))
 }
 
 // about is per of an estimate.
@@ -96,7 +96,7 @@ func about(now, before uint64, seconds float64) string {
 		return "0"
 	}
 	if seconds > 0 {
-		now = uint64(float64(now-min(before, now)) / seconds)
+		now = uint64(api.PerSecond(now, before, seconds))
 	}
 	return "~" + Short(float64(now))
 }
@@ -108,7 +108,7 @@ func drops(s, old *api.ServiceState, seconds float64) string {
 		}
 		return joinCounts(s.Drops)
 	}
-	return per(sum(s.Drops), sum(old.Drops), seconds)
+	return per(api.Sum(s.Drops), api.Sum(old.Drops), seconds)
 }
 
 func meanTime(h *api.Histogram) string {

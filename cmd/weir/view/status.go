@@ -14,7 +14,6 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/privilege"
-	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/counter"
 )
 
@@ -33,24 +32,7 @@ func Status(w io.Writer, s, prev *api.Status) error {
 }
 
 func renderHead(b *strings.Builder, s *api.Status) {
-	state := "serving"
-	switch {
-	case s.Drain != nil:
-		state = s.Drain.String()
-	case s.Draining:
-		state = "draining"
-	case !s.Synced:
-		state = "waiting for the first full view: no traffic is taken yet"
-	case s.Discovery.LastKnown != nil:
-		state = "serving the last known state, of " + s.Discovery.LastKnown.Format(time.RFC3339) + ": the API server has not sent its own"
-	default:
-		if since := awaySince(s); !since.IsZero() {
-			state = "serving, API server away since " + since.Format(time.RFC3339)
-		}
-	}
-	if s.Unhealthy != "" {
-		state += ", unhealthy: " + s.Unhealthy
-	}
+	_, state := s.Condition()
 	up := (time.Duration(s.UptimeSeconds) * time.Second).String()
 	t := table(b)
 	row(t, "Weir", fmt.Sprintf("%s  node %s  pid %d  up %s", s.Version, s.Node, s.PID, up))
@@ -101,17 +83,6 @@ func kernelFeatures(s *api.Status) string {
 		text += "; missing: " + strings.Join(missing, ", ")
 	}
 	return text
-}
-
-// awaySince is the time since which the API server has not answered for some
-// resource; zero if it answers for all.
-func awaySince(s *api.Status) (since time.Time) {
-	for _, p := range s.Problems {
-		if p.Kind == problem.APIServer && (since.IsZero() || p.Since.Before(since)) {
-			since = p.Since
-		}
-	}
-	return since
 }
 
 func renderInterfaces(b *strings.Builder, s *api.Status) {
@@ -204,7 +175,7 @@ func renderWorkers(b *strings.Builder, s, prev *api.Status) {
 			fmt.Sprint(n[counter.RxPackets]), bytes(n[counter.RxBytes]),
 			mean(n[counter.RxPackets], n[counter.Batches]),
 			fmt.Sprint(n[counter.TxPackets]), bytes(n[counter.TxBytes]), fmt.Sprint(n[counter.NewFlows]),
-			fmt.Sprint(n[counter.Handoff]), fmt.Sprint(n[counter.Punted]), fmt.Sprint(sum(w.Drops)),
+			fmt.Sprint(n[counter.Handoff]), fmt.Sprint(n[counter.Punted]), fmt.Sprint(api.Sum(w.Drops)),
 		}
 		if prev != nil && i < len(prev.Workers) {
 			seconds, before := s.UptimeSeconds-prev.UptimeSeconds, &prev.Workers[i].Counters
@@ -221,7 +192,7 @@ func renderWorkers(b *strings.Builder, s, prev *api.Status) {
 func busy(w *api.Worker, s, prev *api.Status, i int) string {
 	share := w.BusyShare
 	if prev != nil && i < len(prev.Workers) && s.UptimeSeconds > prev.UptimeSeconds {
-		share = (w.Counters.Busy() - prev.Workers[i].Counters.Busy()).Seconds() / (s.UptimeSeconds - prev.UptimeSeconds)
+		share = w.BusySince(&prev.Workers[i].Counters, s.UptimeSeconds-prev.UptimeSeconds)
 	}
 	return fmt.Sprintf("%.1f %%", 100*share)
 }
@@ -290,13 +261,6 @@ func joinCounts(m map[string]uint64) string {
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }
 
-func sum(m map[string]uint64) (n uint64) {
-	for _, v := range m {
-		n += v
-	}
-	return n
-}
-
 func dash(s string) string { return cmp.Or(s, "-") }
 
 func number(n int) string {
@@ -325,10 +289,10 @@ func percent(n, of uint64) string {
 }
 
 func rate(now, before uint64, seconds float64) string {
-	if seconds <= 0 || now < before {
+	if seconds <= 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.0f", float64(now-before)/seconds)
+	return fmt.Sprintf("%.0f", api.PerSecond(now, before, seconds))
 }
 
 // bytes is n in binary units (IEC 80000-13).
