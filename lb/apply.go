@@ -3,7 +3,6 @@ package lb
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/table"
@@ -125,15 +124,10 @@ func (l *LB) attach() error {
 	if l.cache.off != nil {
 		return l.ports.Attach()
 	}
-	err := errors.Join(
-		l.cache.kernel.Alive(startTime), // until Run
-		l.cache.publish(l.ports), l.ports.Attach(), l.cache.publish(l.ports))
+	err := errors.Join(l.cache.publish(l.ports), l.ports.Attach(), l.cache.publish(l.ports))
 	l.cache.kernel.SetOn(true)
 	return err
 }
-
-// startTime is the time that may pass between the attachment and Run.
-const startTime = time.Minute
 
 // restoreFlows gives flows of an earlier process the numbers of this one's tables. Until the
 // attachment the kernel forwards by the tables of that process, but not to an endpoint that is

@@ -1,7 +1,6 @@
 package lb
 
 import (
-	"context"
 	"errors"
 
 	"github.com/cilium/ebpf"
@@ -130,13 +129,11 @@ func (c *cache) publish(ps *ports.Ports) error {
 	return nil
 }
 
-// run keeps the process alive for the program in the kernel.
-func (c *cache) run(ctx context.Context, stuck func() bool) error {
-	if c.kernel == nil {
-		<-ctx.Done()
-		return nil
+// renew keeps packets from the kernel that a capture is to see.
+func (c *cache) renew() {
+	if c.kernel != nil {
+		c.kernel.Renew()
 	}
-	return c.kernel.Run(ctx, stuck)
 }
 
 // endpointRemoved sends the packets of an endpoint's flows to the packet loop, while the

@@ -20,12 +20,11 @@ func (l *LB) Run(ctx context.Context) error {
 	defer beside.Wait() // the program may be closed after Run
 	defer cancel()
 	changed, links := l.router.OnChange(), l.router.OnLinkChange() // before anything can change
-	failed := make(chan error, 3)
+	failed := make(chan error, 2)
 	go func() { failed <- wrap("routes", l.router.Run(ctx)) }()
 	go func() { l.flows.Run(ctx); failed <- nil }()
 	beside.Go(func() { l.hold(ctx) })
 	beside.Go(func() { l.frontends.Run(ctx, &l.mu, func() bool { return l.StuckWorker() >= 0 }) })
-	go func() { failed <- l.cache.run(ctx, func() bool { return l.StuckWorker() >= 0 }) }()
 
 	var again <-chan time.Time
 	tick := time.NewTicker(time.Second)
@@ -60,12 +59,15 @@ func (l *LB) Run(ctx context.Context) error {
 	}
 }
 
-// hold moves the end of the hold on while the process lives, apart from all that may wait
-// for the kernel. A process that drains is followed by none: it ends the hold.
+// hold moves the end of the hold on while the process lives, and that of the forwarding by the
+// kernel, apart from all that may wait for the kernel. A worker that is stuck ends neither: routes
+// and neighbors are followed, and what the kernel forwards does not need the worker. A process that
+// drains is followed by none: it ends the hold.
 func (l *LB) hold(ctx context.Context) {
 	tick := time.NewTicker(holdEvery)
 	defer tick.Stop()
 	for failing := false; ; {
+		l.cache.renew()
 		var err error
 		if l.serves.Load() {
 			err = l.steer.Hold(l.holdTime())

@@ -56,8 +56,7 @@ type Cache struct {
 
 	mu        sync.Mutex
 	on        bool   // guarded by mu: SetOn
-	suspended int    // guarded by mu: calls of Suspend without Resume
-	left      bool   // guarded by mu: Leave was called
+	suspended int    // guarded by mu: calls of Suspend without Resume; negative after Leave
 	numGone   uint32 // guarded by mu: bits that are set in goneWords
 }
 

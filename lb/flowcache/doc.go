@@ -54,8 +54,7 @@
 //     the port's tag if that has one
 //   - the packet fits the MTU of the route and of the adjacency, with the outer header of ipip
 //     and gue
-//   - the process counts as alive (State.AliveUntil), or its successor is awaited (the hold of
-//     lb/steer)
+//   - the time is State.From or later, and before the end that lb/steer has among its maps
 //   - the packet has neither SYN, FIN nor RST, no options of IP, and TTL above 1
 //   - while State.Exceptions is not 0: neither endpoint nor Service has its bit
 //

@@ -42,7 +42,6 @@ func header(t *testing.T) string {
 		conntrack.Constant{Name: "port_xdp", Comment: "an XDP program may redirect there", Value: PortXDP},
 		conntrack.Constant{Name: "port_xdp_frag", Comment: "and packets of several buffers", Value: PortXDPFrag},
 		conntrack.Constant{Name: "vlan_8021ad", Comment: "bit of flow_port.vlan", Value: VLAN8021AD},
-		conntrack.Constant{Name: "suspended", Comment: "of flow_state.on: up, while the process is alive", Value: Suspended},
 	)
 	for _, c := range constants {
 		suffix := ""

@@ -1,8 +1,8 @@
 package flowcache
 
 import (
-	"context"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -19,16 +19,16 @@ func (c *Cache) SetOn(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.on = on
-	c.storeOn()
+	c.storeFrom()
 }
 
-// Suspend sends every packet up until as many calls of Resume, or until the process does not count
-// as alive. What the program has begun meanwhile it ends within microseconds.
+// Suspend sends every packet up until as many calls of Resume, or until nobody calls Renew any
+// more. What the program has begun meanwhile it ends within microseconds.
 func (c *Cache) Suspend() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.suspended++
-	c.storeOn()
+	c.storeFrom()
 }
 
 // Resume ends a Suspend.
@@ -36,26 +36,38 @@ func (c *Cache) Resume() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.suspended--
-	c.storeOn()
+	c.storeFrom()
 }
 
 // Leave ends what only a process that lives can want: a Suspend of a capture that has not ended.
 func (c *Cache) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.left = true
-	c.storeOn()
+	c.suspended = math.MinInt / 2 // with Resume to come
+	c.storeFrom()
 }
 
-func (c *Cache) storeOn() {
-	word := uint32(0)
+// Renew moves the end of a Suspend on. It is called several times in suspendedFor.
+func (c *Cache) Renew() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.storeFrom()
+}
+
+// suspendedFor is how long a Suspend outlives the process.
+const suspendedFor = 500 * time.Millisecond
+
+func (c *Cache) storeFrom() {
+	from := uint64(0)
 	switch {
-	case c.on && c.suspended > 0 && !c.left:
-		word = Suspended
+	case c.on && c.suspended > 0:
+		if now, err := monotonic(); err == nil { // else at no time
+			from = uint64(now + suspendedFor.Nanoseconds())
+		}
 	case c.on:
-		word = 1
+		from = 1
 	}
-	atomic.StoreUint32(&c.state.On, word)
+	atomic.StoreUint64(&c.state.From, from)
 }
 
 // SetPort says where packets to a port leave. Packets go up until the call, and after a call
@@ -97,7 +109,7 @@ func (c *Cache) setGone(first, count, number uint32, gone bool) {
 	if number >= count {
 		if gone && number != conntrack.NoID { // there is no bit for it
 			c.on = false
-			c.storeOn()
+			c.storeFrom()
 		}
 		return
 	}
@@ -114,40 +126,6 @@ func (c *Cache) setGone(first, count, number uint32, gone bool) {
 	atomic.AndUint64(word, ^bit)
 	c.numGone--
 	atomic.StoreUint32(&c.state.Exceptions, c.numGone)
-}
-
-// Alive lets the process count as alive for some time from now.
-func (c *Cache) Alive(d time.Duration) error {
-	now, err := monotonic()
-	if err == nil {
-		atomic.StoreUint64(&c.state.AliveUntil, uint64(now+d.Nanoseconds()))
-	}
-	return err
-}
-
-// The process counts as alive for aliveFor, which it renews every aliveEvery.
-const (
-	aliveFor   = 2 * time.Second
-	aliveEvery = 250 * time.Millisecond
-)
-
-// Run says that the process is alive, until ctx ends, while stuck reports that no worker is
-// stuck.
-func (c *Cache) Run(ctx context.Context, stuck func() bool) error {
-	tick := time.NewTicker(aliveEvery)
-	defer tick.Stop()
-	for {
-		if !stuck() {
-			if err := c.Alive(aliveFor); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
 }
 
 // Repeated returns the packets of a slot that the program has forwarded.

@@ -14,16 +14,15 @@ type State struct {
 	Tick0     uint64    // CLOCK_MONOTONIC in nanoseconds of tick 0
 	Buckets   uint32    // elements of flow_index
 	EntriesAt uint32    // element of flow_table with the first Entry
-	// AliveUntil is the CLOCK_MONOTONIC time in nanoseconds until which the process counts as
-	// alive. After it, and after the hold (lb/steer), every packet goes up.
-	AliveUntil uint64
-	// On is 0 while every packet is to go up, Suspended while that holds as long as the process
-	// is alive, else 1.
-	On uint32
+	// From is the CLOCK_MONOTONIC time in nanoseconds before which every packet goes up; 0: it
+	// does at any time. The time at which forwarding ends is among the maps of lb/steer, which the
+	// next process adopts.
+	From uint64
 	// Exceptions is the number of bits that are set in flow_gone. While it is not 0, the
 	// Conn of each packet is read, and packets whose endpoint or Service has its bit go
 	// up. A number without a bit is not gone.
 	Exceptions uint32
+	_          uint32
 
 	// ConnsAt is the element of flow_table with the first Conn.
 	ConnsAt uint32
@@ -35,9 +34,6 @@ type State struct {
 	Ports [MaxPorts]Port // by the port in Adjacency.src
 	Slots [MaxPorts]Slot // by the slot of the interface that a packet came from
 }
-
-// Suspended is a value of State.On.
-const Suspended = 2
 
 // Port is where packets leave. Userspace writes it as a whole.
 type Port struct {

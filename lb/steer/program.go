@@ -48,8 +48,8 @@ type Config struct {
 // Program is the steering program in the kernel, with all maps.
 type Program struct {
 	maps     steerMaps
-	data     *ebpf.Map // hold_until
-	holdTime *ebpf.Variable
+	data     *ebpf.Map // until
+	until    *ebpf.Variable
 	programs programs
 	config   Config
 	adopted  adopted
@@ -110,7 +110,7 @@ func (p *Program) makeMaps() error {
 		last = nil
 		err = spec.LoadAndAssign(&all, nil)
 	}
-	p.maps, p.data, p.holdTime = all.steerMaps, all.Data, all.HoldUntil
+	p.maps, p.data, p.until = all.steerMaps, all.Data, all.Until
 	if err != nil || last == nil {
 		return err
 	}

@@ -69,12 +69,12 @@ type repeatFlowState struct {
 	Tick0      uint64
 	Buckets    uint32
 	EntriesAt  uint32
-	AliveUntil uint64
-	On         uint32
+	From       uint64
 	Exceptions uint32
+	Unused1    [4]uint8
 	ConnsAt    uint32
 	ServicesAt uint32
-	Unused1    [56]uint8
+	Unused2    [56]uint8
 	Ports      [64]struct {
 		_       structs.HostLayout
 		IfIndex uint32
@@ -146,10 +146,10 @@ const (
 	repeatProgWeirIngress   = "weir_ingress"
 	repeatProgWeirRepeat    = "weir_repeat"
 	repeatVarHasFrags       = "has_frags"
-	repeatVarHoldUntil      = "hold_until"
 	repeatVarIpv6Flag       = "ipv6_flag"
 	repeatVarStall          = "stall"
 	repeatVarUnorderedLoads = "unordered_loads"
+	repeatVarUntil          = "until"
 )
 
 // loadRepeat returns the embedded CollectionSpec for repeat.
@@ -224,10 +224,10 @@ type repeatMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type repeatVariableSpecs struct {
 	HasFrags       *ebpf.VariableSpec `ebpf:"has_frags"`
-	HoldUntil      *ebpf.VariableSpec `ebpf:"hold_until"`
 	Ipv6Flag       *ebpf.VariableSpec `ebpf:"ipv6_flag"`
 	Stall          *ebpf.VariableSpec `ebpf:"stall"`
 	UnorderedLoads *ebpf.VariableSpec `ebpf:"unordered_loads"`
+	Until          *ebpf.VariableSpec `ebpf:"until"`
 }
 
 // repeatObjects contains all objects after they have been loaded into the kernel.
@@ -292,10 +292,10 @@ func (m *repeatMaps) Close() error {
 // It can be passed to loadRepeatObjects or ebpf.CollectionSpec.LoadAndAssign.
 type repeatVariables struct {
 	HasFrags       *ebpf.Variable `ebpf:"has_frags"`
-	HoldUntil      *ebpf.Variable `ebpf:"hold_until"`
 	Ipv6Flag       *ebpf.Variable `ebpf:"ipv6_flag"`
 	Stall          *ebpf.Variable `ebpf:"stall"`
 	UnorderedLoads *ebpf.Variable `ebpf:"unordered_loads"`
+	Until          *ebpf.Variable `ebpf:"until"`
 }
 
 // repeatPrograms contains all programs after they have been loaded into the kernel.

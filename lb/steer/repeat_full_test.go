@@ -1,9 +1,11 @@
 package steer
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -110,6 +112,55 @@ func measuresPackets(t *testing.T, r *flowRig) {
 	}
 }
 
+// A packet of more than 64 KB, which the kernel will cut, has no length in its header, and of IPv6
+// may have an option with it. Neither is good in a packet that leaves whole.
+func repeatsBigTCP(t *testing.T, r *flowRig) {
+	for i, ref := range r.fill(4, 1) {
+		if i%2 == 0 {
+			defer r.forget(ref)
+		}
+		k := r.flows.Entry(ref).Tuple()
+		plain := racePacket(&k)
+		packets := map[string][]byte{}
+		if k.Family() == 4 {
+			b := slices.Clone(plain)
+			b[16], b[17] = 0, 0
+			sum4(b[14:])
+			packets["IPv4"] = b
+		} else {
+			b := slices.Clone(plain)
+			b[18], b[19] = 0, 0
+			packets["IPv6"] = b
+			option := []byte{b[20], 0, 0xc2, 4, 0, 1, 0, 0}
+			b = slices.Insert(slices.Clone(b), 54, option...)
+			b[20] = 0
+			packets["IPv6 with the option"] = b
+			b = slices.Clone(b)
+			b[56] = 0x1e
+			packets["IPv6 with another option"] = b
+		}
+		for name, b := range packets {
+			for _, h := range r.hooks {
+				out, forwarded := r.run(t, &h, b, 500)
+				want := h.tcx && name != "IPv6 with another option"
+				if forwarded != want {
+					t.Errorf("%s: %s: forwarded %v", h.name, name, forwarded)
+				}
+				// The bytes are those of the packet with its length, but for the length and the option.
+				if wanted, _ := r.run(t, &h, plain, 500); want && !bytes.Equal(out[len(b)-38:len(b)], wanted[len(plain)-38:len(plain)]) {
+					t.Errorf("%s: %s:\n%x, want\n%x", h.name, name, out, wanted)
+				}
+				if to := len(b) - 38 - 16; k.Family() == 6 && want && !bytes.Contains(out, r.flows.NewDst(ref).Addr().AsSlice()) {
+					t.Errorf("%s: %s: not sent to the endpoint:\n%x", h.name, name, out[:to])
+				}
+				if _, forwarded := r.run(t, &h, b, 0); forwarded {
+					t.Errorf("%s: %s: forwarded whole", h.name, name)
+				}
+			}
+		}
+	}
+}
+
 // repeatedPackets are those that the programs have counted as forwarded.
 func (r *flowRig) repeatedPackets() (n uint64) {
 	var perCPU []flowcache.Repeated
@@ -124,8 +175,8 @@ func (r *flowRig) repeatedPackets() (n uint64) {
 func repeatsNothingWhileOff(t *testing.T, r *flowRig) {
 	_, packet := r.steadyFlow()
 	for i := range r.hooks {
-		for _, on := range []uint32{0, 1} {
-			r.state.On = on
+		for _, on := range []uint64{0, 1} {
+			r.state.From = on
 			if _, forwarded := r.run(t, &r.hooks[i], packet, 0); forwarded != (on == 1) {
 				t.Errorf("%s: on %d: forwarded %v", r.hooks[i].name, on, forwarded)
 			}
@@ -136,35 +187,42 @@ func repeatsNothingWhileOff(t *testing.T, r *flowRig) {
 // Packets that a capture keeps in the packet loop are repeated when the process has died.
 func endsSuspension(t *testing.T, r *flowRig) {
 	_, packet := r.steadyFlow()
-	r.state.On = flowcache.Suspended
-	must(t, r.p.Hold(time.Minute))
+	var now unix.Timespec
+	must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now))
 	for i := range r.hooks {
-		for _, alive := range []uint64{^uint64(0), 1} {
-			r.state.AliveUntil = alive
-			if _, forwarded := r.run(t, &r.hooks[i], packet, 0); forwarded != (alive == 1) {
-				t.Errorf("%s: alive until %d: forwarded %v", r.hooks[i].name, alive, forwarded)
+		for from, want := range map[uint64]bool{^uint64(0): false, uint64(now.Nano()) + uint64(time.Minute): false, uint64(now.Nano()): true} {
+			r.state.From = from
+			if _, forwarded := r.run(t, &r.hooks[i], packet, 0); forwarded != want {
+				t.Errorf("%s: from %d: forwarded %v", r.hooks[i].name, from, forwarded)
 			}
 		}
 	}
 }
 
-// Packets are repeated while the process lives, and without it as long as packets are held for
-// the next process.
+// Packets are repeated while the process calls Hold, and without it as long as packets are held for
+// the next process, or for a moment.
 func repeatsNothingUnawaited(t *testing.T, r *flowRig) {
 	_, packet := r.steadyFlow()
-	for _, tt := range []struct {
-		alive uint64
-		hold  time.Duration
-		want  bool
-	}{{^uint64(0), 0, true}, {1, 0, false}, {1, time.Minute, true}} {
-		r.state.AliveUntil = tt.alive
-		must(t, r.p.Hold(tt.hold))
+	var now unix.Timespec
+	must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+	ahead := uint64(now.Nano()) + uint64(time.Minute)
+	for until, want := range map[until]bool{{}: false, {Hold: ahead}: false, {Follow: ahead - 2*uint64(time.Minute)}: false, {Follow: ahead}: true} {
+		must(t, r.p.until.Set(until))
 		for i := range r.hooks {
-			if _, forwarded := r.run(t, &r.hooks[i], packet, 0); forwarded != tt.want {
-				t.Errorf("%s: alive until %d, hold for %v: forwarded %v", r.hooks[i].name, tt.alive, tt.hold, forwarded)
+			if _, forwarded := r.run(t, &r.hooks[i], packet, 0); forwarded != want {
+				t.Errorf("%s: until %+v: forwarded %v", r.hooks[i].name, until, forwarded)
 			}
 		}
 	}
+	for _, hold := range []time.Duration{0, time.Minute} {
+		must(t, r.p.Hold(hold))
+		var u until
+		must(t, r.p.until.Get(&u))
+		if left := time.Duration(u.Follow - uint64(now.Nano())); left < max(hold, followAtLeast) || (hold == 0) != (u.Hold == 0) {
+			t.Errorf("hold for %v: %+v, %v from now", hold, u, left)
+		}
+	}
+	must(t, r.p.Hold(time.Hour))
 }
 
 // The programs count and give packets to others as the steering program does.

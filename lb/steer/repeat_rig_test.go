@@ -150,9 +150,8 @@ func newXDPRig(t testing.TB, maxFlows int) *flowRig {
 	r.state = (*flowcache.State)(unsafe.Pointer(&state[0]))
 	shape := r.flows.Shape()
 	*r.state = flowcache.State{
-		Seed: shape.Seed, Tick0: uint64(shape.Epoch), Buckets: shape.Buckets, On: 1,
+		Seed: shape.Seed, Tick0: uint64(shape.Epoch), Buckets: shape.Buckets, From: 1,
 		ConnsAt: uint32(shape.Conns / cell), EntriesAt: uint32(shape.Entries / cell), ServicesAt: 32,
-		AliveUntil: ^uint64(0),
 	}
 	for i, tag := range rigTags {
 		r.state.Ports[i] = flowcache.Port{IfIndex: 1, Flags: flowcache.PortXDP, VLAN: flowcache.VLANTag(tag)}
@@ -164,6 +163,7 @@ func newXDPRig(t testing.TB, maxFlows int) *flowRig {
 
 func (r *flowRig) loadXDP() {
 	r.p = closed(r, load(r, Config{Flows: r.maps}))
+	must(r, r.p.Hold(time.Hour))
 	must(r, r.p.setInterface(loopback, 0, ownMAC, 0))
 	vlans := map[VLAN]net.HardwareAddr{0: ownMAC}
 	for _, tag := range arriving {
@@ -199,7 +199,7 @@ func (r *flowRig) within(t *testing.T) *flowRig {
 	in.syncNextHops()
 	t.Cleanup(func() {
 		*in.state = state
-		must(t, in.p.Hold(0))
+		must(t, in.p.Hold(time.Hour))
 		must(t, in.p.setInterface(loopback, 0, ownMAC, 0))
 	})
 	return &in

@@ -25,6 +25,7 @@ func TestKernelRepeats(t *testing.T) {
 		{"the packet loop", repeatsThePacketLoop},
 		{"connections that have just begun", followsConnectionsThatHaveJustBegun},
 		{"packets that the kernel cuts, measured by their pieces", measuresPackets},
+		{"packets of more than 64 KB", repeatsBigTCP},
 		{"nothing while the flow table is off", repeatsNothingWhileOff},
 		{"suspended, until the process has died", endsSuspension},
 		{"nothing when no process is awaited", repeatsNothingUnawaited},

@@ -85,7 +85,7 @@ const (
 	steerMapVips           = "vips"
 	steerMapVlans          = "vlans"
 	steerProgWeirSteer     = "weir_steer"
-	steerVarHoldUntil      = "hold_until"
+	steerVarUntil          = "until"
 )
 
 // loadSteer returns the embedded CollectionSpec for steer.
@@ -152,7 +152,7 @@ type steerMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerVariableSpecs struct {
-	HoldUntil *ebpf.VariableSpec `ebpf:"hold_until"`
+	Until *ebpf.VariableSpec `ebpf:"until"`
 }
 
 // steerObjects contains all objects after they have been loaded into the kernel.
@@ -204,7 +204,7 @@ func (m *steerMaps) Close() error {
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerVariables struct {
-	HoldUntil *ebpf.Variable `ebpf:"hold_until"`
+	Until *ebpf.Variable `ebpf:"until"`
 }
 
 // steerPrograms contains all programs after they have been loaded into the kernel.

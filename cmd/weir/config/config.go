@@ -340,7 +340,8 @@ type Death struct {
 	// the next process, and a client sends a SYN again after 1 and 3 seconds. It
 	// should exceed the time that a supervisor needs to start Weir again. After it
 	// the kernel has these packets: kube-proxy serves new connections, and
-	// established ones end with RST. With 0 the kernel has them at once.
+	// established ones end with RST. With 0 the kernel has them at once, with
+	// hook tcx half a second later.
 	HoldSeconds int `json:"holdSeconds"`
 }
 

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -80,6 +81,51 @@ func TestWireTCXKeepsLargePieces(t *testing.T) {
 			t.Errorf("%s: %+v, repeated %+v", name, i, i.Repeated)
 		}
 	}
+}
+
+// Pieces of more than 64 KB (BIG TCP) stay in the kernel.
+func TestWireTCXForwardsBigTCP(t *testing.T) {
+	o := tcxOptions(toAttached)
+	o.stopped = true
+	f := ownFixture(t, o)
+	for _, n := range []*netlab.Namespace{f.Client, f.Fabric, f.Edge.Edge, f.ZoneA} {
+		must(t, n.Do(allowBigTCP))
+	}
+	must(t, f.start())
+	f.checkChecksums(t)
+	steered := func() (n uint64) {
+		s, err := f.admin.Status(inTime(t, within))
+		must(t, err)
+		for _, name := range []string{"eth0", "eth1"} {
+			n += interfaceOf(s, name).Repeated.Steered
+		}
+		return n
+	}
+	const bytes = 64 << 20
+	for _, six := range []bool{false, true} {
+		before := steered()
+		f.checkTransfers(t, toAttached, six, bytes)
+		if n := steered() - before; n > bytes/9000/4 {
+			t.Errorf("%s: %d packets reach the packet loop", family(six), n)
+		}
+	}
+}
+
+// allowBigTCP allows packets of 185 kB on each veth.
+func allowBigTCP() error {
+	const largest = 185_000
+	links, err := netlink.LinkList()
+	for _, l := range links {
+		if l.Type() != "veth" {
+			continue
+		}
+		for _, set := range []func(netlink.Link, int) error{
+			netlink.LinkSetGSOMaxSize, netlink.LinkSetGROMaxSize, netlink.LinkSetGSOIPv4MaxSize, netlink.LinkSetGROIPv4MaxSize,
+		} {
+			err = errors.Join(err, set(l, largest))
+		}
+	}
+	return err
 }
 
 // What a killed Weir has left is removed by a cleanup: veth pairs, programs and maps. A running

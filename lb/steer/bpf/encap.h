@@ -176,7 +176,7 @@ static __always_inline int put_translated(struct cursor frame, const struct segm
 	if (l4 + sizeof(struct udp) > frame.end || (void *)(sum + 1) > frame.end)
 		return XDP_DROP;
 	put_link(frame.at, r);
-	put_packet(ip, family, r);
+	put_packet(ip, ip + ip_header(family), family, r);
 	if (translates(r))
 		put_checksum(sum, protocol, r);
 	return XDP_REDIRECT;

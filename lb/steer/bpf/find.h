@@ -314,12 +314,13 @@ static __always_inline int find_family(const struct segment *s, int family, stru
 }
 
 /*
- * is_followed: a process follows what changes the recipes, or may do so soon. Without one they
+ * may_repeat: a process follows what changes the recipes, or may do so soon. Without one they
  * would outlive neighbors, routes and endpoints.
  */
-static __always_inline int is_followed(const struct flow_state *state, __u64 now)
+static __always_inline int may_repeat(const struct flow_state *state, __u64 now)
 {
-	return now < LOAD(state->alive_until) || now < hold_until;
+	__u64 from = LOAD(state->from);
+	return from && now >= from && now < until.follow;
 }
 
 /*
@@ -331,13 +332,10 @@ __attribute__((noinline)) int find(const struct segment *s, struct recipe *r)
 {
 	__u32 zero = 0;
 	struct place at = { .state = bpf_map_lookup_elem(&flow_state, &zero) };
-	if (!s || !r || !at.state || !LOAD(at.state->on))
+	if (!s || !r || !at.state)
 		return 0;
 	at.now = bpf_ktime_get_coarse_ns();
-	if (!is_followed(at.state, at.now))
-		return 0;
-	/* A capture that died with its process keeps no packet from the kernel. */
-	if (LOAD(at.state->on) == FLOW_SUSPENDED && at.now < LOAD(at.state->alive_until))
+	if (!may_repeat(at.state, at.now))
 		return 0;
 	if (s->family == 4) {
 		if (!find_family(s, 4, &at, r))

@@ -27,7 +27,6 @@
 #define FLOW_PORT_XDP 1 /* an XDP program may redirect there */
 #define FLOW_PORT_XDP_FRAG 2 /* and packets of several buffers */
 #define FLOW_VLAN_8021AD 32768 /* bit of flow_port.vlan */
-#define FLOW_SUSPENDED 2 /* of flow_state.on: up, while the process is alive */
 
 struct flow_entry {
 	__u64 key[5];
@@ -113,12 +112,12 @@ struct flow_state {
 	__u64 tick0;
 	__u32 buckets;
 	__u32 entries_at;
-	__u64 alive_until;
-	__u32 on;
+	__u64 from;
 	__u32 exceptions;
+	__u8 unused1[4];
 	__u32 conns_at;
 	__u32 services_at;
-	__u8 unused1[56];
+	__u8 unused2[56];
 	struct flow_port ports[64];
 	struct flow_slot slots[64];
 };
@@ -126,9 +125,8 @@ _Static_assert(__builtin_offsetof(struct flow_state, seed) == 0, "layout");
 _Static_assert(__builtin_offsetof(struct flow_state, tick0) == 32, "layout");
 _Static_assert(__builtin_offsetof(struct flow_state, buckets) == 40, "layout");
 _Static_assert(__builtin_offsetof(struct flow_state, entries_at) == 44, "layout");
-_Static_assert(__builtin_offsetof(struct flow_state, alive_until) == 48, "layout");
-_Static_assert(__builtin_offsetof(struct flow_state, on) == 56, "layout");
-_Static_assert(__builtin_offsetof(struct flow_state, exceptions) == 60, "layout");
+_Static_assert(__builtin_offsetof(struct flow_state, from) == 48, "layout");
+_Static_assert(__builtin_offsetof(struct flow_state, exceptions) == 56, "layout");
 _Static_assert(__builtin_offsetof(struct flow_state, conns_at) == 64, "layout");
 _Static_assert(__builtin_offsetof(struct flow_state, services_at) == 68, "layout");
 _Static_assert(__builtin_offsetof(struct flow_state, ports) == 128, "layout");

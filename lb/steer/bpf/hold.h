@@ -13,10 +13,13 @@
 #include "maps.h"
 
 /*
- * hold_until is when holding ends, in nanoseconds of CLOCK_MONOTONIC. The
- * process moves it on while it lives; 0 holds nothing.
+ * until has ends, in nanoseconds of CLOCK_MONOTONIC. The process moves them on
+ * together while it lives, and the next process those of the last one's programs.
  */
-volatile __u64 hold_until;
+volatile struct {
+	__u64 hold;   /* of the hold: 0 holds nothing */
+	__u64 follow; /* of the use of recipes, and of packets on their way to the process */
+} until;
 
 /*
  * The queues of each slot for which the process has a socket. A queue without
@@ -35,7 +38,7 @@ static __always_inline int is_held(__u32 slot, __u32 queue)
 	const __u64 *queues = bpf_map_lookup_elem(&held_queues, &slot);
 	if (!queues || queue >= QUEUES_PER_SLOT || !(*queues >> queue & 1))
 		return 0;
-	return bpf_ktime_get_ns() < hold_until;
+	return bpf_ktime_get_ns() < until.hold;
 }
 
 #endif

@@ -215,6 +215,8 @@ static __always_inline int repeat_tcx(struct __sk_buff *skb, int family, __u32 s
 	struct cursor p = { frame.at + ETHERNET, frame.end };
 	if (!read_segment(p, &x, x.total - ETHERNET, family, &s))
 		return TCX_NEXT;
+	if (s.jumbo)
+		at += sizeof(struct ipv6_extension);
 	/* Without the flag the kernel's sum of all bytes would go wrong. */
 	int direct = family == 6 && !ipv6_flag;
 	if (direct && s.partial)
@@ -227,7 +229,8 @@ static __always_inline int repeat_tcx(struct __sk_buff *skb, int family, __u32 s
 		return TCX_NEXT;
 	__be32 old_ports = *(__be32 *)(frame.at + at);
 	__u32 delta = unsummed(family, protocol == IPPROTO_TCP || *sum, &r);
-	put_headers(frame.at, at, family, &r);
+	put_macs(frame.at, r.destination, r.source);
+	put_packet(frame.at + ETHERNET, frame.at + at, family, &r);
 	count_repeated(slot, pieces ? pieces : 1, x.total);
 	if (translates(&r)) {
 		if (direct)
@@ -274,7 +277,7 @@ __attribute__((noinline)) int send_up(struct __sk_buff *skb, __u64 first, __u32 
 		const struct flow_state *state = bpf_map_lookup_elem(&flow_state, &zero);
 		__u32 up = state && slot < FLOW_PORTS ? LOAD(state->slots[slot].up) : 0;
 		/* The steering program behind it counts the packet, or holds it for the next process. */
-		if (up && (bpf_ktime_get_ns() < LOAD(state->alive_until) || bpf_ktime_get_ns() < hold_until))
+		if (up && bpf_ktime_get_ns() < until.follow)
 			return bpf_redirect(up, 0);
 		verdict = PASS_NO_SOCKET;
 	}

@@ -56,22 +56,22 @@ static __always_inline void put_ip6(struct ipv6 *ip, const struct recipe *r)
 	}
 }
 
-/* put_packet writes the headers of the IP packet at ip, and the ports behind. */
-static __always_inline void put_packet(void *ip, int family, const struct recipe *r)
+/* put_packet writes the headers of the IP packet at ip, and the ports. */
+static __always_inline void put_packet(void *ip, void *ports, int family, const struct recipe *r)
 {
 	if (family == 4)
 		put_ip4(ip, r);
 	else
 		put_ip6(ip, r);
 	if (translates(r))
-		*(__u32 *)(ip + ip_header(family)) = le32(r->ports);
+		*(__u32 *)ports = le32(r->ports);
 }
 
 /* put_headers writes all in front of the transport header at frame + at, and the ports. */
 static __always_inline void put_headers(void *frame, __u32 at, int family, const struct recipe *r)
 {
 	put_macs(frame, r->destination, r->source);
-	put_packet(frame + at - ip_header(family), family, r);
+	put_packet(frame + at - ip_header(family), frame + at, family, r);
 }
 
 /* checksum_at is the offset of the checksum in the transport header. */

@@ -43,9 +43,14 @@ struct segment {
 	__u8 port_flags;   /* that the port must have by which the packet leaves */
 	__u8 resizes;      /* the hook can put headers before the packet, and take them off */
 	__u8 tagged;       /* the frame has a VLAN tag */
+	__u8 jumbo;        /* there is an option with the length behind the IPv6 header */
 };
 
-/* The length of a packet beyond what lies in one piece, and of its pieces on the wire. */
+/*
+ * The length of a packet beyond what lies in one piece, and of its pieces on the wire. One of more
+ * than 64 KB (BIG TCP) has 0 for its length, and until Linux 6.18 an option of IPv6 (RFC 2675),
+ * which the kernel takes off the pieces.
+ */
 struct extent {
 	__u32 total;    /* of the frame */
 	__u32 gso_size; /* of the payload of each, 0: it leaves whole */
@@ -81,7 +86,7 @@ static __always_inline int is_martian6(const __be32 *a)
  * read_ip4 reads the header at p, and returns the length of what is behind it, or -1. The
  * caller has checked that the frame holds it.
  */
-static __always_inline int read_ip4(const struct ipv4 *ip, __u32 room, struct segment *s, __u64 *pseudo)
+static __always_inline int read_ip4(const struct ipv4 *ip, __u32 room, int pieces, struct segment *s, __u64 *pseudo)
 {
 	const __u32 *word = (const void *)ip;
 	if (ip->version_ihl != 0x45 || ip->fragment & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET) || ip->ttl <= 1)
@@ -91,6 +96,8 @@ static __always_inline int read_ip4(const struct ipv4 *ip, __u32 room, struct se
 	if (is_martian4(ip->source) || is_martian4(ip->destination))
 		return -1;
 	s->length = bpf_ntohs(ip->length);
+	if (!s->length && pieces)
+		s->length = room;
 	if (s->length > room || s->length < sizeof(*ip))
 		return -1;
 	s->protocol = ip->protocol;
@@ -100,16 +107,21 @@ static __always_inline int read_ip4(const struct ipv4 *ip, __u32 room, struct se
 }
 
 /* read_ip6 is the same for IPv6. */
-static __always_inline int read_ip6(const struct ipv6 *ip, __u32 room, struct segment *s, __u64 *pseudo)
+static __always_inline int read_ip6(const struct ipv6 *ip, __u32 room, int pieces, struct segment *s, __u64 *pseudo)
 {
 	if ((ip->version_class_label & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) || ip->hop_limit <= 1)
 		return -1;
 	if (is_martian6(ip->source) || is_martian6(ip->destination))
 		return -1;
 	s->length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
-	if (s->length > room || s->length > 0xffff)
+	if (!ip->payload_length && pieces)
+		s->length = room;
+	else if (s->length > 0xffff)
+		return -1;
+	if (s->length > room)
 		return -1;
 	s->protocol = ip->next_header;
+	s->jumbo = s->protocol == IPPROTO_HOPOPTS && !ip->payload_length && pieces;
 	s->key[0] = pair(ip->source[0], ip->source[1]);
 	s->key[1] = pair(ip->source[2], ip->source[3]);
 	s->key[2] = pair(ip->destination[0], ip->destination[1]);
@@ -117,6 +129,22 @@ static __always_inline int read_ip6(const struct ipv6 *ip, __u32 room, struct se
 	*pseudo = (__u64)ip->source[0] + ip->source[1] + ip->source[2] + ip->source[3] +
 		  ip->destination[0] + ip->destination[1] + ip->destination[2] + ip->destination[3];
 	return s->length - sizeof(*ip);
+}
+
+/* JUMBO_OPTION is the first half of a header with the option alone, but for the next header. */
+#define JUMBO_OPTION bpf_htonl(0x0000c204)
+
+/* read_jumbo takes the option at p off a packet with n bytes from there, and returns how many are left, or -1. */
+static __always_inline int read_jumbo(struct cursor *p, int n, struct segment *s)
+{
+	const struct ipv6_extension *x = p->at;
+	if ((void *)(x + 1) + sizeof(struct udp) > p->end || n < (int)sizeof(*x))
+		return -1;
+	if ((*(const __be32 *)x & ~bpf_htonl(0xff000000)) != JUMBO_OPTION)
+		return -1;
+	s->protocol = x->next_header;
+	p->at += sizeof(*x);
+	return n - sizeof(*x);
 }
 
 /* read_tcp reads a segment of n bytes at p; it returns the length of the header, 0 for no. */
@@ -162,13 +190,16 @@ static __always_inline int read_segment(struct cursor p, const struct extent *x,
 	if (p.at + ip_header(family) + sizeof(struct udp) > p.end)
 		return 0;
 	s->family = family;
-	int n = family == 4 ? read_ip4(p.at, room, s, &pseudo) : read_ip6(p.at, room, s, &pseudo);
+	int pieces = x->gso_size != 0;
+	int n = family == 4 ? read_ip4(p.at, room, pieces, s, &pseudo) : read_ip6(p.at, room, pieces, s, &pseudo);
+	p.at += ip_header(family);
+	if (n >= 0 && s->jumbo)
+		n = read_jumbo(&p, n, s);
 	if (n < 0)
 		return 0;
-	p.at += ip_header(family);
 	const struct ports *ports = p.at;
 	s->key[4] = le32(*(const __u32 *)ports) | (__u64)s->protocol << 32 | (__u64)family << 40;
-	pseudo += (__u32)bpf_htons(s->protocol) + (__u32)bpf_htons(n);
+	pseudo += (__u64)bpf_htons(s->protocol) + bpf_htonl(n);
 	__u32 header = 0;
 	if (s->protocol == IPPROTO_TCP)
 		header = read_tcp(p, n, pseudo, s);
