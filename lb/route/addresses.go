@@ -3,7 +3,6 @@ package route
 import (
 	"net/netip"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -174,37 +173,4 @@ func (s *subscribers) add() <-chan struct{} {
 	defer s.mu.Unlock()
 	s.chans = append(s.chans, c)
 	return c
-}
-
-type stats struct {
-	readings, interrupted, lost                             atomic.Uint64
-	probes, probeErrors, refused, full, released, displaced atomic.Uint64
-}
-
-// Stats are totals since New.
-type Stats struct {
-	// Readings of the kernel's tables; Interrupted by a change meanwhile and
-	// done again; Lost counts times that notifications were lost.
-	Readings, Interrupted, Lost uint64
-	// Probes counts requests to the kernel to resolve a neighbor.
-	Probes, ProbeErrors uint64
-	// Refused requests of workers: for a port that is not attached. Full: no
-	// adjacency was free. RingFull: a worker's ring was.
-	Refused, Full, RingFull uint64
-	// Released adjacencies: they were unused, or displaced by others. Displaced are those
-	// of them that had never answered and made room for the next.
-	Released, Displaced uint64
-}
-
-// Stats returns the watcher's counters.
-func (w *Watcher) Stats() Stats {
-	s := Stats{
-		Readings: w.stats.readings.Load(), Interrupted: w.stats.interrupted.Load(), Lost: w.stats.lost.Load(),
-		Probes: w.stats.probes.Load(), ProbeErrors: w.stats.probeErrors.Load(),
-		Refused: w.stats.refused.Load(), Full: w.stats.full.Load(), Released: w.stats.released.Load(), Displaced: w.stats.displaced.Load(),
-	}
-	for i := range w.rings {
-		s.RingFull += w.rings[i].full.Load()
-	}
-	return s
 }

@@ -118,11 +118,11 @@ func (e *entry) samePaths(o *entry) bool {
 }
 
 // numbersOf returns by number which adjacencies are affected, nil if none is.
-func (w *Watcher) numbersOf(x *affectedHops) (affected []bool) {
-	for i := range w.adj {
-		if k := w.adj[i].key(); k.port != 0 && x.has(k) {
+func (x *nextHops) numbersOf(of *affectedHops) (affected []bool) {
+	for i := range x.adj {
+		if k := x.adj[i].key(); k.port != 0 && of.has(k) {
 			if affected == nil {
-				affected = make([]bool, len(w.adj))
+				affected = make([]bool, len(x.adj))
 			}
 			affected[i] = true
 		}

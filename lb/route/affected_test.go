@@ -60,13 +60,13 @@ func TestChangeOfRoutesConcernsTheNextHopsOfThePathsThatChange(t *testing.T) {
 			}
 			w := Static(static, hops)
 			stamps := make(map[string]uint32)
-			for i := range w.adj[1:] {
-				stamps[w.adj[1+i].NextHop().String()] = w.adj[1+i].Stamp()
+			for i := range w.nextHops.adj[1:] {
+				stamps[w.nextHops.adj[1+i].NextHop().String()] = w.nextHops.adj[1+i].Stamp()
 			}
 			w.SetRoute(netip.MustParsePrefix(tt.prefix), tt.path)
 			var got []string
-			for i := range w.adj[1:] {
-				if a := &w.adj[1+i]; a.Stamp() != stamps[a.NextHop().String()] {
+			for i := range w.nextHops.adj[1:] {
+				if a := &w.nextHops.adj[1+i]; a.Stamp() != stamps[a.NextHop().String()] {
 					got = append(got, a.NextHop().String())
 				}
 			}
@@ -161,7 +161,7 @@ func TestStampsOfTwoProcessesDiffer(t *testing.T) {
 	hops := []StaticHop{{NextHop: netip.MustParseAddr("192.0.2.1")}}
 	seen := make(map[uint32]bool)
 	for range 8 {
-		seen[Static(nil, hops).adj[1].Stamp()] = true
+		seen[Static(nil, hops).nextHops.adj[1].Stamp()] = true
 	}
 	if len(seen) == 1 {
 		t.Errorf("eight watchers begin with the stamps %v", seen)

@@ -48,56 +48,56 @@ func (x *nextHops) takeToken(now time.Time) bool {
 const probeRetryDelay = 10 * time.Millisecond
 
 // request creates the adjacency for a next hop, or probes it again if needed.
-func (w *Watcher) request(k request, now time.Time) {
-	if h := w.nextHops.byKey[k.hopKey]; h != nil {
-		w.setNeeded(h, k.needed)
-		s := w.adj[h.number].State()
+func (x *nextHops) request(k request, now time.Time) {
+	if h := x.byKey[k.hopKey]; h != nil {
+		x.setNeeded(h, k.needed)
+		s := x.adj[h.number].State()
 		ask := s == Unresolved || s == Failed && k.needed
 		if ask && !h.permanent && now.Sub(h.refusedAt) >= probeRetryDelay {
 			h.usedAt = now
-			w.probe(h, now)
+			x.probe(h, now)
 		}
 		return
 	}
-	iface, ok := w.nextHops.ports[int(k.port)-1]
+	iface, ok := x.ports[int(k.port)-1]
 	if !ok || !k.nextHop().IsValid() || k.nextHop().IsMulticast() {
-		w.stats.refused.Add(1)
+		x.counts.refused.Add(1)
 		return
 	}
-	if !k.needed && !w.nextHops.takeToken(now) {
-		w.stats.full.Add(1)
+	if !k.needed && !x.takeToken(now) {
+		x.counts.full.Add(1)
 		return
 	}
-	h := w.create(k, now)
+	h := x.create(k, now)
 	if h == nil {
 		return
 	}
 	h.neighbor = neighborKey{iface, k.nextHop()}
-	w.nextHops.byNeighbor[h.neighbor] = append(w.nextHops.byNeighbor[h.neighbor], h)
-	n, known := w.neigh[h.neighbor]
+	x.byNeighbor[h.neighbor] = append(x.byNeighbor[h.neighbor], h)
+	n, known := x.neigh[h.neighbor]
 	// A neighbor that the kernel kept for an earlier process was that process's too.
 	h.created = !known || n.managedByWeir()
-	w.setFromNeighbor(h)
-	w.probe(h, now)
-	w.index.Load().insert(k.hopKey, h.number)
+	x.setFromNeighbor(h)
+	x.probe(h, now)
+	x.index.Load().insert(k.hopKey, h.number)
 }
 
 // setNeeded notes that an endpoint or a gateway turned out to be at a next hop.
-func (w *Watcher) setNeeded(h *nextHop, needed bool) {
+func (x *nextHops) setNeeded(h *nextHop, needed bool) {
 	if !needed || h.needed {
 		return
 	}
 	if h.unproven() {
-		w.nextHops.numUnproven--
+		x.numUnproven--
 	}
 	h.needed = true
-	w.adj[h.number].needed.Store(true)
+	x.adj[h.number].needed.Store(true)
 }
 
 // setAnswered notes that a next hop exists.
-func (w *Watcher) setAnswered(h *nextHop) {
+func (x *nextHops) setAnswered(h *nextHop) {
 	if h.unproven() {
-		w.nextHops.numUnproven--
+		x.numUnproven--
 	}
 	h.answered = true
 }
@@ -106,14 +106,14 @@ func (w *Watcher) setAnswered(h *nextHop) {
 func (h *nextHop) unproven() bool { return !h.needed && !h.answered && !h.permanent }
 
 // create takes a number and fills in the adjacency's words, but the MAC.
-func (w *Watcher) create(k request, now time.Time) *nextHop {
-	n, ok := w.allocate(k.needed, now)
+func (x *nextHops) create(k request, now time.Time) *nextHop {
+	n, ok := x.allocate(k.needed, now)
 	if !ok {
-		w.stats.full.Add(1)
-		w.nextHops.swept = time.Time{} // look for idle ones at the next tick
+		x.counts.full.Add(1)
+		x.swept = time.Time{} // look for idle ones at the next tick
 		return nil
 	}
-	a := &w.adj[n]
+	a := &x.adj[n]
 	a.hop[0].Store(k.w0)
 	a.hop[1].Store(k.w1)
 	a.dst.Store(uint64(Unresolved) << 48)
@@ -122,28 +122,27 @@ func (w *Watcher) create(k request, now time.Time) *nextHop {
 	a.silent.Store(false)
 	a.port.Store(k.port)
 	h := &nextHop{key: k.hopKey, number: n, needed: k.needed, usedAt: now}
-	w.nextHops.byKey[k.hopKey] = h
+	x.byKey[k.hopKey] = h
 	if h.unproven() {
-		w.nextHops.unproven = append(w.nextHops.unproven, h)
-		w.nextHops.numUnproven++
+		x.unproven = append(x.unproven, h)
+		x.numUnproven++
 	}
-	w.setPort(a, k.hopKey)
+	x.setPort(a, k.hopKey)
 	return h
 }
 
 // allocate takes a free number, or the oldest guest's; ok is false if there is neither.
-func (w *Watcher) allocate(needed bool, now time.Time) (uint32, bool) {
-	x := &w.nextHops
+func (x *nextHops) allocate(needed bool, now time.Time) (uint32, bool) {
 	for len(x.quarantined) > 0 && now.After(x.quarantined[0].until) {
 		x.free = append(x.free, x.quarantined[0].n)
 		x.quarantined = x.quarantined[1:]
 	}
 	least := 0
 	if !needed {
-		least = w.cfg.MaxAdjacencies / reservedShare
+		least = x.limit / reservedShare
 	}
-	if len(x.free) <= least || !needed && x.numUnproven >= max(1, w.cfg.MaxAdjacencies/unprovenShare) {
-		w.displaceUnproven()
+	if len(x.free) <= least || !needed && x.numUnproven >= max(1, x.limit/unprovenShare) {
+		x.displaceUnproven()
 	}
 	if len(x.free) <= least {
 		return 0, false
@@ -154,14 +153,13 @@ func (w *Watcher) allocate(needed bool, now time.Time) (uint32, bool) {
 }
 
 // displaceUnproven gives the oldest guest up, if there is any.
-func (w *Watcher) displaceUnproven() {
-	x := &w.nextHops
+func (x *nextHops) displaceUnproven() {
 	for len(x.unproven) > 0 {
 		h := x.unproven[0]
 		x.unproven = x.unproven[1:]
 		if h.unproven() && x.byKey[h.key] == h {
-			w.stats.displaced.Add(1)
-			w.release([]*nextHop{h})
+			x.counts.displaced.Add(1)
+			x.release([]*nextHop{h})
 			return
 		}
 	}
@@ -169,13 +167,13 @@ func (w *Watcher) displaceUnproven() {
 
 // expireIdle frees the adjacencies that no worker has used for a while, those
 // that lead nowhere sooner, and clients' sooner when few numbers are left.
-func (w *Watcher) expireIdle(now time.Time) {
-	few := len(w.nextHops.free) < w.cfg.MaxAdjacencies/8
+func (x *nextHops) expireIdle(now time.Time) {
+	few := len(x.free) < x.limit/8
 	var unused []*nextHop
-	for _, h := range w.nextHops.byKey {
-		limit := w.cfg.IdleAfter
-		if w.adj[h.number].State() != Valid {
-			limit = w.cfg.IdleAfter / 10
+	for _, h := range x.byKey {
+		limit := x.idleAfter
+		if x.adj[h.number].State() != Valid {
+			limit = x.idleAfter / 10
 		}
 		if few && !h.needed {
 			limit = min(limit, idleWhenScarce)
@@ -184,50 +182,49 @@ func (w *Watcher) expireIdle(now time.Time) {
 			unused = append(unused, h)
 		}
 	}
-	w.release(unused)
-	x := &w.nextHops
+	x.release(unused)
 	x.unproven = slices.DeleteFunc(x.unproven, func(h *nextHop) bool { return !h.unproven() || x.byKey[h.key] != h })
 }
 
 // release frees adjacencies. A new stamp makes flows with such an adjacency look it up
 // again; their other adjacencies stay valid.
-func (w *Watcher) release(hs []*nextHop) {
+func (x *nextHops) release(hs []*nextHop) {
 	if len(hs) == 0 {
 		return
 	}
 	now := time.Now()
-	x := w.index.Load()
+	index := x.index.Load()
 	for _, h := range hs {
-		x.remove(h.key, h.number)
-		if err := w.releaseNeighbor(h); err != nil {
-			w.log.Debug("release a neighbor", "address", h.neighbor.addr, "err", err)
+		index.remove(h.key, h.number)
+		if err := x.releaseNeighbor(h); err != nil {
+			x.log.Debug("release a neighbor", "address", h.neighbor.addr, "err", err)
 		}
-		delete(w.nextHops.byKey, h.key)
-		w.forgetNeighbor(h)
-		a := &w.adj[h.number]
+		delete(x.byKey, h.key)
+		x.forgetNeighbor(h)
+		a := &x.adj[h.number]
 		a.dst.Store(uint64(Unresolved) << 48)
 		a.port.Store(0)
 		if h.unproven() {
-			w.nextHops.numUnproven--
-			w.nextHops.free = append(w.nextHops.free, h.number)
+			x.numUnproven--
+			x.free = append(x.free, h.number)
 			continue
 		}
 		a.restamp()
-		w.nextHops.quarantined = append(w.nextHops.quarantined, quarantinedNumber{h.number, now.Add(quarantineTime)})
+		x.quarantined = append(x.quarantined, quarantinedNumber{h.number, now.Add(quarantineTime)})
 	}
-	w.stats.released.Add(uint64(len(hs)))
-	if x.tombs > len(x.slots)/4 {
-		w.reindex()
+	x.counts.released.Add(uint64(len(hs)))
+	if index.tombs > len(index.slots)/4 {
+		x.reindex()
 	}
 }
 
 // firstStamps gives each adjacency a stamp that no word has: the flow table may hold words
 // of an earlier process, so that a random number begins the stamps of each process.
-func (w *Watcher) firstStamps() {
-	w.adj[0].stamp.Store(noStamp)
+func (x *nextHops) firstStamps() {
+	x.adj[0].stamp.Store(noStamp)
 	first := 1 + rand.Uint32N(noStamp-1)
-	for i := range w.adj[1:] {
-		w.adj[1+i].stamp.Store(first)
+	for i := range x.adj[1:] {
+		x.adj[1+i].stamp.Store(first)
 	}
 }
 

@@ -32,28 +32,28 @@ func (c *changes) addCarrier(m []byte) {
 }
 
 // readCarriers takes over the carriers of a reading.
-func (w *Watcher) readCarriers(k *kernelState) {
-	for index := range w.noCarrier {
-		if !w.watched(index) {
-			delete(w.noCarrier, index)
+func (x *nextHops) readCarriers(k *kernelState) {
+	for index := range x.noCarrier {
+		if !x.watched(index) {
+			delete(x.noCarrier, index)
 		}
 	}
 	now := time.Now()
 	for index, l := range k.links {
-		w.carrierChanged(index, carrier{lost: !l.running, has: l.running}, now)
+		x.carrierChanged(index, carrier{lost: !l.running, has: l.running}, now)
 	}
 }
 
-func (w *Watcher) carrierChanged(index int, c carrier, now time.Time) {
-	if !w.watched(index) {
+func (x *nextHops) carrierChanged(index int, c carrier, now time.Time) {
+	if !x.watched(index) {
 		return
 	}
 	if c.lost {
-		w.noCarrier[index] = true
+		x.noCarrier[index] = true
 	}
-	if c.has && w.noCarrier[index] {
-		delete(w.noCarrier, index)
-		w.linkReturned(index, now)
+	if c.has && x.noCarrier[index] {
+		delete(x.noCarrier, index)
+		x.linkReturned(index, now)
 	}
 }
 
@@ -61,27 +61,27 @@ func (w *Watcher) carrierChanged(index int, c carrier, now time.Time) {
 // gateways in use are asked for at once. The kernel waits with that for its own next packet, or up
 // to a second while it is asking. Clients, of which there may be any number, are asked for by the
 // next packet.
-func (w *Watcher) linkReturned(index int, now time.Time) {
-	for _, h := range w.nextHops.byKey {
-		state := w.adj[h.number].State()
+func (x *nextHops) linkReturned(index int, now time.Time) {
+	for _, h := range x.byKey {
+		state := x.adj[h.number].State()
 		switch {
 		case h.permanent || h.neighbor.index != index || state == Valid:
 		case !h.needed && state == Failed:
 			h.failureExpired = true
-			w.setFromNeighbor(h)
+			x.setFromNeighbor(h)
 		case h.needed && now.Sub(h.usedAt) <= 2*probeInterval:
-			w.probeAnew(h, now)
+			x.probeAnew(h, now)
 		}
 	}
 }
 
 // probeAnew makes the kernel resolve a next hop from the beginning.
-func (w *Watcher) probeAnew(h *nextHop, now time.Time) {
+func (x *nextHops) probeAnew(h *nextHop, now time.Time) {
 	h.begun = 0
-	if w.resolving(h.neighbor) {
-		if err := w.conn.restart(h.neighbor); err != nil {
-			w.log.Debug("restart the resolution of a neighbor", "address", h.neighbor.addr, "err", err)
+	if x.resolving(h.neighbor) {
+		if err := x.conn.restart(h.neighbor); err != nil {
+			x.log.Debug("restart the resolution of a neighbor", "address", h.neighbor.addr, "err", err)
 		}
 	}
-	w.probe(h, now)
+	x.probe(h, now)
 }

@@ -3,6 +3,7 @@ package route
 import (
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	"github.com/gaissmai/bart"
 )
@@ -18,8 +19,8 @@ type Neighbor struct {
 // Neighbors lists the adjacencies, by port and address.
 func (w *Watcher) Neighbors() []Neighbor {
 	var out []Neighbor
-	for i := range w.adj {
-		a := &w.adj[i]
+	for i := range w.nextHops.adj {
+		a := &w.nextHops.adj[i]
 		hop := a.NextHop()
 		if !hop.IsValid() {
 			continue
@@ -60,4 +61,34 @@ func (w *Watcher) Sources() []netip.Addr {
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return out
+}
+
+type stats struct {
+	readings, interrupted, lost atomic.Uint64
+}
+
+// Stats are totals since New.
+type Stats struct {
+	// Readings of the kernel's tables; Interrupted by a change meanwhile and
+	// done again; Lost counts times that notifications were lost.
+	Readings, Interrupted, Lost uint64
+	// Probes counts requests to the kernel to resolve a neighbor.
+	Probes, ProbeErrors uint64
+	// Refused requests of workers: for a port that is not attached. Full: no
+	// adjacency was free. RingFull: a worker's ring was.
+	Refused, Full, RingFull uint64
+	// Released adjacencies: they were unused, or displaced by others. Displaced are those
+	// of them that had never answered and made room for the next.
+	Released, Displaced uint64
+}
+
+// Stats returns the watcher's counters.
+func (w *Watcher) Stats() Stats {
+	hops := &w.nextHops.counts
+	return Stats{
+		Readings: w.stats.readings.Load(), Interrupted: w.stats.interrupted.Load(), Lost: w.stats.lost.Load(),
+		Probes: hops.probes.Load(), ProbeErrors: hops.probeErrors.Load(),
+		Refused: hops.refused.Load(), Full: hops.full.Load(), Released: hops.released.Load(), Displaced: hops.displaced.Load(),
+		RingFull: w.requests.full(),
+	}
 }

@@ -1,14 +1,31 @@
 package route
 
 import (
+	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// nextHops is the writer's side of the adjacencies. Owned by Run's goroutine.
+// nextHops are the adjacencies and the writer's side of them: which next hops have a number, and
+// what the kernel knows of them. But for adj, index and counts it is owned by Run's goroutine.
 type nextHops struct {
+	adj    []Adjacency
+	index  atomic.Pointer[hopIndex]
+	counts hopCounts
+
+	conn      *conn
+	log       *slog.Logger
+	limit     int // of adjacencies
+	idleAfter time.Duration
+	host      *HostVeth     // nil without it
+	links     map[int]*link // of the last reading
+
+	neigh     map[neighborKey]neighbor
+	noCarrier map[int]bool // attached interfaces without a carrier
+
 	byKey map[hopKey]*nextHop
 	// byNeighbor lists the adjacencies of a neighbor: a bond's has an adjacency for every
 	// member.
@@ -74,7 +91,21 @@ type nextHop struct {
 // stale by default.
 const probeInterval = 10 * time.Second
 
-func (x *nextHops) init(limit int) {
+// hopCounts are totals, see Stats.
+type hopCounts struct {
+	probes, probeErrors, refused, full, released, displaced atomic.Uint64
+}
+
+// init takes over the configuration. No adjacency is in use yet.
+func (x *nextHops) init(cfg *Config) {
+	limit := cfg.MaxAdjacencies
+	x.adj, x.limit, x.idleAfter, x.host = cfg.Adjacencies, limit, cfg.IdleAfter, cfg.HostVeth
+	if x.adj == nil {
+		x.adj = make([]Adjacency, limit+1)
+	}
+	x.index.Store(newHopIndex(limit))
+	x.firstStamps()
+	x.neigh, x.noCarrier = make(map[neighborKey]neighbor), make(map[int]bool)
 	x.byKey = make(map[hopKey]*nextHop)
 	x.byNeighbor = make(map[neighborKey][]*nextHop)
 	x.free = make([]uint32, 0, limit)
@@ -83,48 +114,33 @@ func (x *nextHops) init(limit int) {
 	}
 }
 
-// serveRequests serves the requests of workers.
-func (w *Watcher) serveRequests() {
-	w.requested.Store(0) // before the rings are read: a later request wakes again
-	now := time.Now()
-	for i := range w.rings {
-		for {
-			k, ok := w.rings[i].take()
-			if !ok {
-				break
-			}
-			w.request(k, now)
-		}
-	}
-}
-
 // adoptManaged makes adjacencies of the neighbors that an earlier process had
 // the kernel keep fresh: they are used again, or given up like all others.
-func (w *Watcher) adoptManaged() {
+func (x *nextHops) adoptManaged() {
 	now := time.Now()
-	for key, n := range w.neigh {
+	for key, n := range x.neigh {
 		if !n.managedByWeir() {
 			continue
 		}
-		for port, index := range w.nextHops.ports {
+		for port, index := range x.ports {
 			if index == key.index {
-				w.request(request{hopKey: makeHopKey(port, key.addr)}, now)
+				x.request(request{hopKey: makeHopKey(port, key.addr)}, now)
 			}
 		}
 	}
 }
 
 // setPort writes the port's fields of an adjacency: source MAC and MTU.
-func (w *Watcher) setPort(a *Adjacency, k hopKey) {
+func (x *nextHops) setPort(a *Adjacency, k hopKey) {
 	port := int(k.port) - 1
 	var mac [6]byte
 	mtu := 0
-	if hp := w.cfg.HostVeth; hp != nil && hp.Port == port {
+	if hp := x.host; hp != nil && hp.Port == port {
 		mac, mtu = hp.MAC, hp.MTU
 		if n := k.nextHop(); n == hp.Local4 || n == hp.Local6 {
 			mac = hp.ReturnPathMAC
 		}
-	} else if l := w.kernel.links[w.nextHops.ports[port]]; l != nil {
+	} else if l := x.links[x.ports[port]]; l != nil {
 		mac, mtu = l.mac, l.mtu
 	}
 	if word := MACWord(mac) | uint64(port)<<48; a.src.Load() != word {
@@ -136,42 +152,42 @@ func (w *Watcher) setPort(a *Adjacency, k hopKey) {
 }
 
 // refreshPorts follows changes of MAC and MTU of the interfaces.
-func (w *Watcher) refreshPorts() {
-	for k, h := range w.nextHops.byKey {
-		w.setPort(&w.adj[h.number], k)
+func (x *nextHops) refreshPorts() {
+	for k, h := range x.byKey {
+		x.setPort(&x.adj[h.number], k)
 	}
 }
 
 // portsChanged takes over which interface holds the neighbors of each port,
 // and reports whether that changed. Adjacencies that are void now are given up.
-func (w *Watcher) portsChanged(byInterface map[int][]int) bool {
+func (x *nextHops) portsChanged(byInterface map[int][]int) bool {
 	ports := make(map[int]int)
 	for index, ps := range byInterface {
 		for _, p := range ps {
 			ports[p] = index
 		}
 	}
-	changed := len(ports) != len(w.nextHops.ports)
+	changed := len(ports) != len(x.ports)
 	for p, i := range ports {
-		changed = changed || w.nextHops.ports[p] != i
+		changed = changed || x.ports[p] != i
 	}
-	w.nextHops.ports = ports
+	x.ports = ports
 	if !changed {
 		return false
 	}
 	var void []*nextHop
-	for _, h := range w.nextHops.byKey {
+	for _, h := range x.byKey {
 		if !h.permanent && ports[int(h.key.port)-1] != h.neighbor.index {
 			void = append(void, h)
 		}
 	}
-	w.release(void)
+	x.release(void)
 	return true
 }
 
 // watched reports whether the neighbors of an interface matter.
-func (w *Watcher) watched(index int) bool {
-	for _, i := range w.nextHops.ports {
+func (x *nextHops) watched(index int) bool {
+	for _, i := range x.ports {
 		if i == index {
 			return true
 		}
@@ -181,11 +197,11 @@ func (w *Watcher) watched(index int) bool {
 
 // addHostVethAdjacencies makes the next hops of the host veth, two per family,
 // which are known and stay as they are.
-func (w *Watcher) addHostVethAdjacencies() {
-	hp := w.cfg.HostVeth
-	for k, h := range w.nextHops.byKey {
+func (x *nextHops) addHostVethAdjacencies() {
+	hp := x.host
+	for k, h := range x.byKey {
 		if h.permanent && (hp == nil || int(k.port)-1 != hp.Port) {
-			w.release([]*nextHop{h})
+			x.release([]*nextHop{h})
 		}
 	}
 	if hp == nil {
@@ -196,32 +212,32 @@ func (w *Watcher) addHostVethAdjacencies() {
 			continue
 		}
 		k := makeHopKey(hp.Port, gw)
-		h := w.nextHops.byKey[k]
+		h := x.byKey[k]
 		fresh := h == nil
 		if fresh {
-			if h = w.create(request{k, true}, time.Now()); h == nil {
+			if h = x.create(request{k, true}, time.Now()); h == nil {
 				return
 			}
 			h.permanent = true
 		}
-		a := &w.adj[h.number]
-		w.setPort(a, k)
+		a := &x.adj[h.number]
+		x.setPort(a, k)
 		a.dst.Store(MACWord(hp.PeerMAC) | uint64(Valid)<<48)
 		if fresh {
-			w.index.Load().insert(k, h.number)
+			x.index.Load().insert(k, h.number)
 		}
 	}
 }
 
 // setFromNeighbor copies the kernel's neighbor to an adjacency.
-func (w *Watcher) setFromNeighbor(h *nextHop) {
-	n, known := w.neigh[h.neighbor]
-	a := &w.adj[h.number]
+func (x *nextHops) setFromNeighbor(h *nextHop) {
+	n, known := x.neigh[h.neighbor]
+	a := &x.adj[h.number]
 	var word uint64
 	switch {
 	case known && n.usable():
 		word = MACWord(n.mac) | uint64(Valid)<<48
-		w.setAnswered(h)
+		x.setAnswered(h)
 		a.silent.Store(false)
 	case known && n.state&unix.NUD_FAILED != 0 && !h.failureExpired:
 		word = uint64(Failed) << 48
@@ -238,25 +254,25 @@ func (w *Watcher) setFromNeighbor(h *nextHop) {
 }
 
 // neighborChanged takes over a notification.
-func (w *Watcher) neighborChanged(c *neighborChange) {
-	if !w.watched(c.key.index) {
+func (x *nextHops) neighborChanged(c *neighborChange) {
+	if !x.watched(c.key.index) {
 		return
 	}
-	before := w.neigh[c.key]
+	before := x.neigh[c.key]
 	failed := c.n.state&unix.NUD_FAILED != 0
-	if failed && !c.deleted && w.resolvesAgain(c.key) {
+	if failed && !c.deleted && x.resolvesAgain(c.key) {
 		return
 	}
 	// A neighbor that was good and was not being confirmed has not failed to answer:
 	// the kernel announces its removal by this state.
 	gone := c.deleted || failed && before.usable() && before.state&unix.NUD_PROBE == 0
 	if gone {
-		delete(w.neigh, c.key)
+		delete(x.neigh, c.key)
 	} else {
-		w.neigh[c.key] = c.n
+		x.neigh[c.key] = c.n
 	}
 	now := time.Now()
-	for _, h := range w.nextHops.byNeighbor[c.key] {
+	for _, h := range x.byNeighbor[c.key] {
 		switch {
 		case gone:
 			// Flushed with the link, or by hand: the next packet probes it again. Without a
@@ -265,29 +281,29 @@ func (w *Watcher) neighborChanged(c *neighborChange) {
 			h.probed, h.failureExpired, h.probeAt = false, false, now.Add(time.Second)
 		case failed:
 			h.failureExpired, h.failedAt = false, now
-		case w.nextHops.refresh == refreshByProbe && c.n.state&unix.NUD_STALE != 0:
+		case x.refresh == refreshByProbe && c.n.state&unix.NUD_STALE != 0:
 			h.probeAt = now
 		}
-		w.setFromNeighbor(h)
+		x.setFromNeighbor(h)
 	}
 }
 
 // replaceNeighbors takes over a full reading.
-func (w *Watcher) replaceNeighbors(all map[neighborKey]neighbor) {
-	w.neigh = all
-	for _, h := range w.nextHops.byKey {
+func (x *nextHops) replaceNeighbors(all map[neighborKey]neighbor) {
+	x.neigh = all
+	for _, h := range x.byKey {
 		if h.permanent {
 			continue
 		}
-		if n, known := all[h.neighbor]; !known || w.nextHops.refresh == refreshByKernel && !n.managed && !n.fixed() {
+		if n, known := all[h.neighbor]; !known || x.refresh == refreshByKernel && !n.managed && !n.fixed() {
 			h.probed, h.probeAt = false, time.Now()
 		}
-		w.setFromNeighbor(h)
+		x.setFromNeighbor(h)
 	}
 }
 
-func (w *Watcher) forgetNeighbor(h *nextHop) {
-	left := w.nextHops.byNeighbor[h.neighbor]
+func (x *nextHops) forgetNeighbor(h *nextHop) {
+	left := x.byNeighbor[h.neighbor]
 	kept := left[:0]
 	for _, o := range left {
 		if o != h {
@@ -295,17 +311,17 @@ func (w *Watcher) forgetNeighbor(h *nextHop) {
 		}
 	}
 	if len(kept) == 0 {
-		delete(w.nextHops.byNeighbor, h.neighbor)
+		delete(x.byNeighbor, h.neighbor)
 		return
 	}
-	w.nextHops.byNeighbor[h.neighbor] = kept
+	x.byNeighbor[h.neighbor] = kept
 }
 
 // reindex makes a new index without tombstones.
-func (w *Watcher) reindex() {
-	x := newHopIndex(w.cfg.MaxAdjacencies)
-	for k, h := range w.nextHops.byKey {
-		x.insert(k, h.number)
+func (x *nextHops) reindex() {
+	index := newHopIndex(x.limit)
+	for k, h := range x.byKey {
+		index.insert(k, h.number)
 	}
-	w.index.Store(x)
+	x.index.Store(index)
 }

@@ -51,6 +51,51 @@ func (r *ring) take() (request, bool) {
 	return k, true
 }
 
+// requests are those of all workers.
+type requests struct {
+	rings   []ring
+	wake    chan struct{} // a worker asked for something
+	pending atomic.Uint32 // 1: wake has been sent since the rings were emptied
+}
+
+func (rs *requests) init(workers int) {
+	rs.rings, rs.wake = make([]ring, workers), make(chan struct{}, 1)
+}
+
+func (rs *requests) put(worker int, r request) {
+	if !rs.rings[worker].put(r) {
+		return
+	}
+	if rs.pending.Load() == 0 && rs.pending.CompareAndSwap(0, 1) {
+		select {
+		case rs.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take calls f with each request.
+func (rs *requests) take(f func(request)) {
+	rs.pending.Store(0) // before the rings are read: a later request wakes again
+	for i := range rs.rings {
+		for {
+			r, ok := rs.rings[i].take()
+			if !ok {
+				break
+			}
+			f(r)
+		}
+	}
+}
+
+// full is how many requests found no room.
+func (rs *requests) full() (n uint64) {
+	for i := range rs.rings {
+		n += rs.rings[i].full.Load()
+	}
+	return n
+}
+
 // Resolve asks the watcher to create an adjacency and have the kernel resolve
 // it. Only the goroutine of the given worker may call it for that worker; it
 // neither blocks nor allocates. The adjacency appears soon after; asking again
@@ -64,13 +109,5 @@ func (r *ring) take() (request, bool) {
 // All others are clients' on the link, of which an attacker can forge any number: they
 // never displace a needed next hop, and those that have never answered only each other.
 func (w *Watcher) Resolve(worker, port int, nextHop netip.Addr, needed bool) {
-	if !w.rings[worker].put(request{makeHopKey(port, nextHop), needed}) {
-		return
-	}
-	if w.requested.Load() == 0 && w.requested.CompareAndSwap(0, 1) {
-		select {
-		case w.wake <- struct{}{}:
-		default:
-		}
-	}
+	w.requests.put(worker, request{makeHopKey(port, nextHop), needed})
 }

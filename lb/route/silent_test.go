@@ -42,7 +42,7 @@ func TestAFailureIsOfTheRequestThatBeganTheResolution(t *testing.T) {
 	node.must(err)
 	hop := netip.MustParseAddr("192.0.2.99")
 	key := neighborKey{node.index("e0"), hop}
-	ask := func() { w.request(request{makeHopKey(0, hop), true}, time.Now()) }
+	ask := func() { w.nextHops.request(request{makeHopKey(0, hop), true}, time.Now()) }
 	kernel := func() (n neighbor) {
 		n, _ = w.conn.neighbor(key)
 		return n
@@ -54,13 +54,13 @@ func TestAFailureIsOfTheRequestThatBeganTheResolution(t *testing.T) {
 	if a.State() != Resolving || a.Probes() != 1 {
 		t.Fatalf("%v, asked %d times", a.State(), a.Probes())
 	}
-	w.neighborChanged(&neighborChange{key: key, n: neighbor{state: unix.NUD_FAILED}})
+	w.nextHops.neighborChanged(&neighborChange{key: key, n: neighbor{state: unix.NUD_FAILED}})
 	if a.State() != Resolving {
 		t.Errorf("%v by a failure of the past", a.State())
 	}
 	for round, want := range []bool{false, true} {
 		eventually(t, "the kernel has given up", true, func() bool { return kernel().state&unix.NUD_FAILED != 0 })
-		w.neighborChanged(&neighborChange{key: key, n: kernel()})
+		w.nextHops.neighborChanged(&neighborChange{key: key, n: kernel()})
 		if got := a.FailedSince(uint32(round)); a.State() != Failed || got != want {
 			t.Errorf("round %d: %v, the request's failure: %v, want %v", round, a.State(), got, want)
 		}
@@ -115,16 +115,16 @@ func TestALinkThatReturnsEndsTheFailuresOfThePast(t *testing.T) {
 	fail := func(a netip.Addr) {
 		key := neighborKey{node.index("e0"), a}
 		node.must(w.conn.remove(key))
-		w.neighborChanged(&neighborChange{key: key, n: neighbor{state: unix.NUD_FAILED}})
+		w.nextHops.neighborChanged(&neighborChange{key: key, n: neighbor{state: unix.NUD_FAILED}})
 	}
 	for a, needed := range map[netip.Addr]bool{endpoint: true, client: false} {
-		w.request(request{makeHopKey(0, a), needed}, time.Now())
+		w.nextHops.request(request{makeHopKey(0, a), needed}, time.Now())
 		fail(a)
 		if adj := adjacency(a); adj.State() != Failed || !adj.FailedSince(0) || !adj.Silent() {
 			t.Fatalf("%s: %v, silent %v", a, adj.State(), adj.Silent())
 		}
 	}
-	w.carrierChanged(node.index("e0"), carrier{lost: true, has: true}, time.Now())
+	w.nextHops.carrierChanged(node.index("e0"), carrier{lost: true, has: true}, time.Now())
 	if s := adjacency(client).State(); s != Unresolved {
 		t.Errorf("the client is %v", s)
 	}

@@ -18,13 +18,14 @@ type StaticHop struct {
 // the packet path in memory, in tests and benchmarks. The only effect of Resolve is on the
 // result of Requested. Run and Close must not be called.
 func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
-	w := &Watcher{adj: make([]Adjacency, len(hops)+1), rings: make([]ring, 64), wake: make(chan struct{}, 1)}
-	w.firstStamps()
+	w := &Watcher{nextHops: nextHops{adj: make([]Adjacency, len(hops)+1)}}
+	w.requests.init(64)
+	w.nextHops.firstStamps()
 	x := newHopIndex(len(hops) + 1)
 	for i, h := range hops {
 		n := uint32(i + 1)
 		k := makeHopKey(h.Port, h.NextHop)
-		a := &w.adj[n]
+		a := &w.nextHops.adj[n]
 		a.hop[0].Store(k.w0)
 		a.hop[1].Store(k.w1)
 		a.port.Store(k.port)
@@ -33,7 +34,7 @@ func Static(routes map[netip.Prefix]Path, hops []StaticHop) *Watcher {
 		a.dst.Store(MACWord(h.MAC) | uint64(Valid)<<48)
 		x.insert(k, n)
 	}
-	w.index.Store(x)
+	w.nextHops.index.Store(x)
 	t := &Table{epoch: 1, local: new(bart.Table[*entry]), main: new(bart.Table[*entry])}
 	for p, path := range routes {
 		t.main.Insert(p, staticEntry(p, path))
@@ -53,7 +54,7 @@ func staticEntry(p netip.Prefix, path Path) *entry {
 // Requested takes the next hops for which a worker called Resolve since the last call.
 func (w *Watcher) Requested(worker int) (hops []netip.Addr) {
 	for {
-		r, ok := w.rings[worker].take()
+		r, ok := w.requests.rings[worker].take()
 		if !ok {
 			return hops
 		}
@@ -73,7 +74,7 @@ func (w *Watcher) SetRoute(p netip.Prefix, path Path) {
 // result of the last.
 func (w *Watcher) SetState(port int, nextHop netip.Addr, s State) {
 	if n, ok := w.Adjacency(port, nextHop); ok {
-		a := &w.adj[n]
+		a := &w.nextHops.adj[n]
 		if s == Resolving {
 			a.probes.Add(1)
 		}

@@ -27,13 +27,10 @@ type Watcher struct {
 	sub  *subscription
 
 	table            atomic.Pointer[Table]
-	index            atomic.Pointer[hopIndex]
 	hosts            atomic.Pointer[[]Address]
 	reroute          atomic.Pointer[func(affected []bool)]
-	adj              []Adjacency
-	rings            []ring
-	wake             chan struct{} // a worker asked for something
-	requested        atomic.Uint32 // 1: wake has been sent since the rings were emptied
+	nextHops         nextHops
+	requests         requests
 	reconfigurations chan reconfiguration
 	stats            stats
 	subs, linkSubs   subscribers
@@ -46,10 +43,6 @@ type Watcher struct {
 
 	// Owned by the goroutine of Run.
 	local, main map[netip.Prefix]*entry
-	kernel      *kernelState
-	neigh       map[neighborKey]neighbor
-	noCarrier   map[int]bool // attached interfaces without a carrier
-	nextHops    nextHops
 	dirty       bool // tables are to be read
 	dirtyNeigh  bool // neighbors are to be read
 	notBefore   time.Time
@@ -71,23 +64,16 @@ const settle = 5 * time.Millisecond
 // returns. Close frees all resources.
 func New(cfg Config) (*Watcher, error) {
 	cfg.setDefaults()
-	if cfg.Adjacencies == nil {
-		cfg.Adjacencies = make([]Adjacency, cfg.MaxAdjacencies+1)
-	}
 	w := &Watcher{
 		cfg: cfg, log: cfg.Logger.With("component", "route"),
-		adj:              cfg.Adjacencies,
-		rings:            make([]ring, cfg.Workers),
-		wake:             make(chan struct{}, 1),
 		reconfigurations: make(chan reconfiguration),
 		ended:            make(chan struct{}), cancel: make(chan struct{}), readerEnded: make(chan struct{}),
-		neigh: make(map[neighborKey]neighbor), noCarrier: make(map[int]bool),
 	}
 	w.Unfollowed.log = w.log
-	w.index.Store(newHopIndex(cfg.MaxAdjacencies))
-	w.firstStamps()
 	w.table.Store(&Table{epoch: 1, local: new(bart.Table[*entry]), main: new(bart.Table[*entry])})
-	w.nextHops.init(cfg.MaxAdjacencies)
+	w.requests.init(cfg.Workers)
+	w.nextHops.init(&cfg)
+	w.nextHops.log = w.log
 	var err error
 	// Subscribed before the first reading: nothing falls in between.
 	if w.sub, err = subscribe(cfg.Namespace, cfg.ReceiveBuffer); err != nil {
@@ -97,6 +83,7 @@ func New(cfg Config) (*Watcher, error) {
 		w.sub.close()
 		return nil, err
 	}
+	w.nextHops.conn = w.conn
 	w.dirty, w.dirtyNeigh = true, true
 	for range 20 {
 		if err = w.resync(); err == nil || !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -108,8 +95,8 @@ func New(cfg Config) (*Watcher, error) {
 		w.conn.close()
 		return nil, err
 	}
-	w.addHostVethAdjacencies()
-	w.adoptManaged()
+	w.nextHops.addHostVethAdjacencies()
+	w.nextHops.adoptManaged()
 	return w, nil
 }
 
@@ -142,14 +129,15 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return err
 		case <-w.sub.wake:
 			w.apply(w.sub.take())
-		case <-w.wake:
+		case <-w.requests.wake:
 		case o := <-w.reconfigurations:
 			o.done <- w.reconfigure(o)
 		case <-due.C:
 		case now := <-tick.C:
-			w.maintain(now)
+			w.nextHops.maintain(now)
 		}
-		w.serveRequests()
+		now := time.Now()
+		w.requests.take(func(r request) { w.nextHops.request(r, now) })
 		w.readIfDue(due)
 	}
 }
@@ -173,11 +161,11 @@ func (w *Watcher) apply(c changes) {
 		}
 	}
 	for i := range c.neighbors {
-		w.neighborChanged(&c.neighbors[i])
+		w.nextHops.neighborChanged(&c.neighbors[i])
 	}
 	now := time.Now()
 	for index, change := range c.carriers {
-		w.carrierChanged(index, change, now)
+		w.nextHops.carrierChanged(index, change, now)
 	}
 }
 
@@ -226,12 +214,12 @@ func (w *Watcher) resync() error {
 		w.publish(k)
 	}
 	if w.dirtyNeigh {
-		all, err := w.conn.neighbors(w.watched)
+		all, err := w.conn.neighbors(w.nextHops.watched)
 		if err != nil {
 			return err
 		}
 		w.dirtyNeigh = false
-		w.replaceNeighbors(all)
+		w.nextHops.replaceNeighbors(all)
 	}
 	return nil
 }
@@ -244,13 +232,13 @@ func (w *Watcher) publish(k *kernelState) {
 	t := &Table{local: old.local, main: old.main}
 	localChanges, mainChanges := update(&t.local, w.local, first), update(&t.main, w.main, main)
 	changed := len(localChanges)+len(mainChanges) > 0
-	w.kernel, w.local, w.main = k, first, main
+	w.local, w.main, w.nextHops.links = first, main, k.links
 	w.Unfollowed.set(k.rules.ignored)
-	if w.portsChanged(b.ports) {
+	if w.nextHops.portsChanged(b.ports) {
 		w.dirtyNeigh = true
 	}
-	w.refreshPorts()
-	w.readCarriers(k)
+	w.nextHops.refreshPorts()
+	w.nextHops.readCarriers(k)
 	addrs := w.hostAddresses(k)
 	moved := w.hosts.Load() == nil || !slices.Equal(*w.hosts.Load(), addrs)
 	if moved {
@@ -273,13 +261,13 @@ func (w *Watcher) publishTable(t *Table, affected *affectedHops) {
 		t.epoch = 1
 	}
 	w.table.Store(t)
-	numbers := w.numbersOf(affected)
+	numbers := w.nextHops.numbersOf(affected)
 	if f := w.reroute.Load(); f != nil && numbers != nil {
 		(*f)(numbers)
 	}
 	for i, is := range numbers {
 		if is {
-			w.adj[i].restamp()
+			w.nextHops.adj[i].restamp()
 		}
 	}
 }
@@ -341,9 +329,9 @@ func (w *Watcher) SetInterfaces(ifaces []Interface, host *HostVeth) error {
 }
 
 func (w *Watcher) reconfigure(o reconfiguration) error {
-	w.cfg.Interfaces, w.cfg.HostVeth = o.interfaces, o.hostVeth
+	w.cfg.Interfaces, w.cfg.HostVeth, w.nextHops.host = o.interfaces, o.hostVeth, o.hostVeth
 	w.dirty, w.dirtyNeigh = true, true
-	w.addHostVethAdjacencies()
+	w.nextHops.addHostVethAdjacencies()
 	if err := w.resync(); err != nil {
 		return fmt.Errorf("read routes for the new interfaces: %w", err)
 	}
@@ -362,7 +350,7 @@ func (w *Watcher) Close() error {
 		} else {
 			close(w.ended)
 		}
-		err = errors.Join(w.releaseAll(), w.sub.close())
+		err = errors.Join(w.nextHops.releaseAll(), w.sub.close())
 		if ran {
 			<-w.readerEnded
 		}
