@@ -69,6 +69,10 @@ var boundaries = []boundary{
 		own: []string{"lb/announce"},
 	},
 	{
+		folder: "lb/announce/l2", why: "owners of addresses on a link: it knows neither frontends nor endpoints",
+		own: []string{"lb/header"},
+	},
+	{
 		folder: "lb/reassign", why: "flows get other numbers by tables alone",
 		own: []string{"conntrack", "lb/header", "lb/table"}, imports: []string{"net", "os"},
 	},

@@ -69,6 +69,7 @@ type Announcer struct {
 	unkept error
 	// passwords are those of the sessions, by the number of the peer in the configuration.
 	passwords [][sha256.Size]byte
+	links     *links // nil: nothing is announced on links
 }
 
 // healthEvery is how often the health of the packet path is asked for.
@@ -107,7 +108,7 @@ type Config struct {
 // New starts the speaker of the configuration, with the objects of an earlier process; nil where
 // nothing is to be announced.
 func New(c Config) (*Announcer, error) {
-	if c.Announce.Speaker == config.AnnounceOff {
+	if !c.Announce.On() {
 		return nil, nil
 	}
 	a, err := newAnnouncer(c.Configuration, c.PacketPath, c.Log)
@@ -115,6 +116,10 @@ func New(c Config) (*Announcer, error) {
 		return nil, err
 	}
 	a.state, a.events = c.Node, c.Events
+	linger := func() time.Duration { return time.Duration(a.lingering.time.Load()) }
+	if a.links, err = newLinks(c.Configuration, c.PacketPath, linger, c.Events, c.Log); err != nil {
+		return nil, errors.Join(err, a.Close(false))
+	}
 	objects, err := newObjectSource(c.Configuration, c.Source, c.Log)
 	if err != nil {
 		return nil, errors.Join(err, a.Close(false))
@@ -138,7 +143,7 @@ func newAnnouncer(cfg *config.Configuration, path packetPath, log *slog.Logger) 
 	a.cordons.Store(cfg.Announce.HonorCordon)
 	a.lingering.time.Store(int64(cfg.Announce.AfterWithdrawal()))
 	a.name, a.nodeName, a.log, a.objects, a.passwords = c.Speaker, cfg.NodeName, log, o, passwordsOf(c.Peers)
-	if _, none := speaker.(silent); none {
+	if _, none := speaker.(silent); none && c.Speaker == config.AnnounceBGP {
 		a.unheard = []error{errNoRouter}
 	}
 	return a, nil
@@ -268,6 +273,7 @@ func (a *Announcer) decide(n *announce.Node) {
 	a.losses = a.rule.Losses(&out, a.addresses)
 	a.settled = a.isSettled(n, out.Decisions)
 	a.err = a.set()
+	a.links.set(n, a.decisions)
 }
 
 // holds reports whether a decision would only withdraw what cannot be known yet. Preconditions:
@@ -319,6 +325,7 @@ func (a *Announcer) Close(restart bool) error {
 		return nil
 	}
 	a.closed, a.routes = true, nil
+	a.links.close()
 	if restart && a.speaker.Keeps() {
 		return a.speaker.Leave()
 	}
@@ -343,6 +350,13 @@ func (a *Announcer) Look() {
 	a.looking.Lock()
 	defer a.looking.Unlock()
 	a.ask(a.nodeNow())
+}
+
+// Reclaim takes back the addresses on links that this node is the first choice for, once.
+func (a *Announcer) Reclaim() {
+	if a != nil && a.links != nil {
+		a.links.speaker.Reclaim(reclaimFor)
+	}
 }
 
 // Withdraw withdraws everything, for good.

@@ -58,6 +58,9 @@ func (a *Announcer) explain(address netip.Addr) (*api.AddressExplanation, []anno
 		if !out.Announced {
 			out.Reason = d.Reason.String()
 		}
+		out.L2 = a.links.of(address, &d, a.links.states())
+	} else {
+		out.L2 = a.links.of(address, nil, nil)
 	}
 	for _, r := range a.routes {
 		if r.Prefix.Contains(address) {
@@ -84,6 +87,8 @@ func (a *Announcer) Status() *api.Announce {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out.Objects, out.MaxAddresses = a.objectStatus(), a.rule.MaxAddresses()
+	states := a.links.states()
+	out.L2 = a.links.status()
 	for _, d := range a.decisions {
 		x := api.AnnouncedAddress{Address: d.Address, Announced: d.Reason == announce.Announced, Detail: d.Detail, Since: d.Since}
 		if !x.Announced {
@@ -94,6 +99,7 @@ func (a *Announcer) Status() *api.Announce {
 		}
 		slices.Sort(x.Services)
 		x.Services = slices.Compact(x.Services)
+		x.L2 = a.links.of(d.Address, &d, states)
 		out.Addresses = append(out.Addresses, x)
 	}
 	for _, r := range a.routes {

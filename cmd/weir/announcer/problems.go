@@ -3,6 +3,7 @@ package announcer
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb/announce"
@@ -33,6 +34,7 @@ func (a *Announcer) Problems() (out []problem.Problem) {
 			}
 		}
 	}
+	out = append(out, linkProblems(s, time.Now())...)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range a.losses {

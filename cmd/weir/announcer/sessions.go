@@ -101,7 +101,10 @@ func routerID(configured string, node []route.Address) (netip.Addr, error) {
 // startSpeaker starts the speaker of the configuration. Objects never keep a node from its start:
 // those that cannot be used are faults.
 func startSpeaker(c *config.Announce, o *objects, node []route.Address, log *slog.Logger) (base, session bgp.Config, s announce.Speaker, err error) {
-	if c.Speaker == config.AnnounceKernel {
+	switch c.Speaker {
+	case config.AnnounceOff:
+		return base, session, silent{}, nil
+	case config.AnnounceKernel:
 		s, err = newKernelSpeaker(c)
 		return base, session, s, err
 	}

@@ -30,6 +30,8 @@ type AddressExplanation struct {
 	// Choice and ChoosesByNode are as in AnnouncedAddress.
 	Choice        string `json:"choice,omitempty"`
 	ChoosesByNode bool   `json:"choosesByNode,omitempty"`
+	// L2 is the announcement on links; absent where announce.l2 has no interface.
+	L2 *AnnouncedL2 `json:"l2,omitempty"`
 }
 
 // AddressCondition is a condition of an announcement.

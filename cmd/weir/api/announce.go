@@ -7,7 +7,7 @@ import (
 
 // Announce is the announcement of addresses to routers.
 type Announce struct {
-	Speaker string         `json:"speaker"` // bgp or kernel
+	Speaker string         `json:"speaker"` // bgp, kernel or off
 	Peers   []AnnouncePeer `json:"peers"`
 	// Addresses are those of load balancer IPs and external IPs with a frontend on this node.
 	Addresses []AnnouncedAddress `json:"addresses"`
@@ -18,6 +18,8 @@ type Announce struct {
 	// Held is how often an address that was served again has been held back for longer than
 	// announce.settleSeconds: it was withdrawn more than 3 times in 5 minutes.
 	Held uint64 `json:"held"`
+	// L2 are the interfaces on which addresses are announced by ARP and neighbor discovery.
+	L2 []AnnounceLink `json:"l2,omitempty"`
 	// Objects are BGPPeers and BGPAdvertisements; absent where none are read.
 	Objects *AnnounceObjects `json:"objects,omitempty"`
 }
@@ -74,4 +76,38 @@ type AnnouncedAddress struct {
 	// ChoosesByNode is true if nodes with the same Choice may choose differently: a Service has
 	// another algorithm than maglev.
 	ChoosesByNode bool `json:"choosesByNode,omitempty"`
+	// L2 is the announcement on links; absent where announce.l2 has no interface.
+	L2 *AnnouncedL2 `json:"l2,omitempty"`
+}
+
+// AnnouncedL2 is the announcement of an address on a link.
+type AnnouncedL2 struct {
+	// State is owner, standby or ineligible.
+	State string `json:"state"`
+	// Owner is the node that answers; absent if that is not known.
+	Owner     string    `json:"owner,omitempty"`
+	Since     time.Time `json:"since"`
+	Reason    string    `json:"reason,omitempty"` // why this node is not eligible
+	Interface string    `json:"interface,omitempty"`
+	// Rival is the MAC address that last claimed the address of this owner, at RivalHeard.
+	Rival      string     `json:"rival,omitempty"`
+	RivalHeard *time.Time `json:"rivalHeard,omitempty"`
+}
+
+// AnnounceLink is an interface on which addresses are announced.
+type AnnounceLink struct {
+	Interface string `json:"interface"`
+	Carrier   bool   `json:"carrier"`
+	// Fault is why the interface cannot be used.
+	Fault string `json:"fault,omitempty"`
+	// Nodes are the others on the link.
+	Nodes []string `json:"nodes"`
+	// Taken, GivenUp and Claimed count changes of addresses: taken by this node, given up by it,
+	// and claimed by another host while it was the owner.
+	Taken   uint64 `json:"taken"`
+	GivenUp uint64 `json:"givenUp"`
+	Claimed uint64 `json:"claimed"`
+	// Unjoined are hosts on the link that said they are nodes and could not be joined, with the
+	// reason: they may have another key.
+	Unjoined map[string]string `json:"unjoined,omitempty"`
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"encoding/base64"
 	"fmt"
 	"net/netip"
 	"os"
@@ -99,6 +100,49 @@ type Announce struct {
 	// Then it is reset. The connection may be another node's, and go on there when routes
 	// change back. 0 resets it at once.
 	ResetAfterSeconds int `json:"resetAfterSeconds"`
+	// L2 announces addresses on links by ARP and neighbor discovery, without a router. It may be used
+	// beside any speaker.
+	L2 L2 `json:"l2"`
+}
+
+// L2 is the announcement on links. One of the nodes on a link that announce an address there owns
+// it, and answers.
+type L2 struct {
+	// Interfaces are those on which addresses in their subnets are announced; empty: none. Nodes on
+	// such a link find each other by multicast, and use UDP and TCP port 7949 there. Without
+	// prefixes, objects and a speaker, all addresses of these subnets may be announced.
+	Interfaces []string `json:"interfaces"`
+	// KeyFile is the path of a file with 16, 24 or 32 bytes in base64 that all nodes on the links
+	// have: they encrypt and authenticate what they tell each other (AES-GCM). With "" every host
+	// on the link can take part. It is read at the start.
+	KeyFile string `json:"keyFile"`
+	// Preempt has this node take addresses back from others as soon as it can serve them. Otherwise
+	// they stay until their owner gives them up, or weir drain self --undo on this node.
+	Preempt bool `json:"preempt"`
+}
+
+// Key reads the key file; nil without a file.
+func (l *L2) Key() ([]byte, error) {
+	if l.KeyFile == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(l.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(b)))
+	if err != nil || !slices.Contains([]int{16, 24, 32}, len(key)) {
+		return nil, fmt.Errorf("%s: must have 16, 24 or 32 bytes in base64", l.KeyFile)
+	}
+	return key, nil
+}
+
+// On reports whether anything is announced.
+func (a *Announce) On() bool { return a.Speaker != AnnounceOff || len(a.L2.Interfaces) > 0 }
+
+// anyPrefix reports whether the subnets of L2.Interfaces alone bound the addresses.
+func (a *Announce) anyPrefix() bool {
+	return a.Speaker == AnnounceOff && len(a.L2.Interfaces) > 0 && len(a.Prefixes) == 0 && !a.HasObjects()
 }
 
 // Peer is a router.
@@ -234,7 +278,7 @@ func (a *Announce) WatchedNamespaces() []string {
 
 // Linger is the time of DrainSeconds, 0 where nothing is announced.
 func (a *Announce) Linger() time.Duration {
-	if a.Speaker == AnnounceOff {
+	if !a.On() {
 		return 0
 	}
 	return time.Duration(a.DrainSeconds) * time.Second
@@ -247,7 +291,7 @@ func (a *Announce) AfterWithdrawal() time.Duration {
 
 // Silence is the time of ResetAfterSeconds, 0 where nothing is announced.
 func (a *Announce) Silence() time.Duration {
-	if a.Speaker == AnnounceOff {
+	if !a.On() {
 		return 0
 	}
 	return time.Duration(a.ResetAfterSeconds) * time.Second
@@ -265,6 +309,9 @@ func (a *Announce) Settings() announce.Settings {
 		if prefix, err := netip.ParsePrefix(p); err == nil {
 			s.Allow = append(s.Allow, prefix)
 		}
+	}
+	if a.anyPrefix() {
+		s.Allow = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 	}
 	for _, c := range a.Communities {
 		if n, ok := community(c, 2, 16); ok {

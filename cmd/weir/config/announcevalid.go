@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,14 +20,17 @@ func validateAnnounce(c *Configuration, r *report) {
 	const at = "announce."
 	switch a.Speaker {
 	case AnnounceOff:
-		return // the rest may be prepared
+		if !a.On() {
+			return // the rest may be prepared
+		}
 	case AnnounceBGP, AnnounceKernel:
 	default:
 		r.addf(at+"speaker", "must be %s, %s or %s, is %q", AnnounceOff, AnnounceBGP, AnnounceKernel, a.Speaker)
 		return
 	}
 	number := func(name string, n, lo, hi int) { r.number(at+name, n, lo, hi) }
-	if len(a.Prefixes) == 0 && !a.HasObjects() {
+	a.L2.validate(r)
+	if len(a.Prefixes) == 0 && !a.HasObjects() && !a.anyPrefix() {
 		r.addf(at+"prefixes", "must have the prefixes whose addresses may be announced")
 	}
 	for i, p := range a.Prefixes {
@@ -44,12 +48,30 @@ func validateAnnounce(c *Configuration, r *report) {
 	number("lingerMilliseconds", a.LingerMilliseconds, 0, 60_000)
 	number("drainSeconds", a.DrainSeconds, 0, 3600)
 	number("resetAfterSeconds", a.ResetAfterSeconds, 0, 3600)
-	if a.Speaker == AnnounceKernel {
+	switch a.Speaker {
+	case AnnounceKernel:
 		validateKernelSpeaker(c, r)
-		return
+	case AnnounceBGP:
+		validateSessions(c, r)
+		validatePeers(c, r)
 	}
-	validateSessions(c, r)
-	validatePeers(c, r)
+}
+
+// validate looks at the announcement on links.
+func (l *L2) validate(r *report) {
+	const at = "announce.l2."
+	for i, name := range l.Interfaces {
+		field := fmt.Sprintf("%sinterfaces[%d]", at, i)
+		switch {
+		case name == "" || len(name) >= unix.IFNAMSIZ || strings.ContainsAny(name, "/ "):
+			r.addf(field, "%q is no name of an interface", name)
+		case slices.Contains(l.Interfaces[:i], name):
+			r.addf(field, "%q is there twice", name)
+		}
+	}
+	if l.KeyFile != "" && !filepath.IsAbs(l.KeyFile) {
+		r.addf(at+"keyFile", "%q must be an absolute path", l.KeyFile)
+	}
 }
 
 // validateSessions looks at what speaker bgp has alone.

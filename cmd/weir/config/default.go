@@ -36,6 +36,7 @@ func Default() *Configuration {
 		Announce: Announce{
 			Speaker: AnnounceOff, Peers: []Peer{}, Prefixes: []string{}, Communities: []string{}, LargeCommunities: []string{},
 			MaxAddresses: 1000, SettleSeconds: 1, LingerMilliseconds: 1000, DrainSeconds: 5, ResetAfterSeconds: 30, Objects: []string{}, ObjectNamespaces: []string{}, ObjectSecrets: []string{}, KernelTable: 177, KernelProtocol: 119,
+			L2: L2{Interfaces: []string{}},
 		},
 		origin: map[string]string{},
 	}

@@ -117,6 +117,7 @@ func (d *Daemon) DrainSelf(ctx context.Context, undo bool) (*api.Drains, error) 
 	switch {
 	case undo && d.selfDrained.Swap(nil) != nil:
 		d.log.Info("the operator ends the drain of the node: health checks succeed again")
+		d.announcer.Reclaim()
 	case !undo && d.selfDrained.CompareAndSwap(nil, &now):
 		d.log.Info("the operator drains the node: health checks fail from now on, new connections are still taken")
 	}

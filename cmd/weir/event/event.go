@@ -17,6 +17,9 @@ const (
 	Drain           Kind = "drain"
 	Reload          Kind = "reload"
 	Objects         Kind = "objects"
+	AddressTaken    Kind = "address-taken"
+	AddressGivenUp  Kind = "address-given-up"
+	TwoOwners       Kind = "two-owners"
 	ServiceAdded    Kind = "service-added"
 	ServiceRemoved  Kind = "service-removed"
 	TierChanged     Kind = "tier-changed"
@@ -44,6 +47,9 @@ var Kinds = []struct {
 	{Drain, "A step of a drain."},
 	{Reload, "The configuration was read again."},
 	{Objects, "Objects of the API server for the announcement were read again."},
+	{AddressTaken, "This node answers ARP and neighbor discovery for an address."},
+	{AddressGivenUp, "It does so no more."},
+	{TwoOwners, "Another host was heard to claim an address of this node."},
 	{ServiceAdded, "A Service got frontends."},
 	{ServiceRemoved, "A Service lost all frontends."},
 	{TierChanged, "New flows of a Service port go to endpoints of another tier."},

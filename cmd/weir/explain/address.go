@@ -49,7 +49,9 @@ func renderAddress(x *api.AddressExplanation, now time.Time) string {
 	if x.Since != nil {
 		fmt.Fprintf(b, ", for %s", now.Sub(*x.Since).Round(time.Second))
 	}
-	b.WriteString("\n\n")
+	b.WriteString("\n")
+	b.WriteString(onLink(x.L2, now))
+	b.WriteString("\n")
 	columns(b, "CONDITION\tMET\tDETAIL", len(x.Conditions), func(w io.Writer, i int) {
 		c := &x.Conditions[i]
 		met := "no"
@@ -95,12 +97,33 @@ func announcement(x *api.AddressExplanation) string {
 		}
 	}
 	switch {
+	case x.Announced && len(x.Peers) == 0 && x.L2 != nil:
+		return "announced on the link"
 	case x.Announced:
 		return fmt.Sprintf("announced to %d of %d routers", told, len(x.Peers))
 	case x.Detail != "":
 		return fmt.Sprintf("not announced, %s: %s", x.Reason, x.Detail)
 	}
 	return "not announced, " + x.Reason
+}
+
+// onLink is the announcement on a link, "" where there is none.
+func onLink(x *api.AnnouncedL2, now time.Time) string {
+	if x == nil {
+		return ""
+	}
+	text := "Link " + dash(x.Interface) + ": " + x.State
+	if !x.Since.IsZero() {
+		text += fmt.Sprintf(", for %s", now.Sub(x.Since).Round(time.Second))
+	}
+	text += ", owner " + dash(x.Owner)
+	if x.Reason != "" {
+		text += ": " + x.Reason
+	}
+	if x.Rival != "" {
+		text += fmt.Sprintf("\nLast rival %s, %s ago", x.Rival, now.Sub(*x.RivalHeard).Round(time.Second))
+	}
+	return text + "\n"
 }
 
 // columns writes a header and n rows in columns.

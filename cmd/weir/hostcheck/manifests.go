@@ -57,7 +57,7 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 
 // judgeAggregates notes an address that nodes without an endpoint attract packets for.
 func judgeAggregates(fs *findings, cfg *config.Configuration, s *discovery.Service) {
-	if cfg.Announce.Speaker == config.AnnounceOff || !s.Policy.ExternalLocal {
+	if !cfg.Announce.On() || !s.Policy.ExternalLocal {
 		return
 	}
 	settings := cfg.Announce.Settings()

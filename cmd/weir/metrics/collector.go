@@ -287,6 +287,35 @@ var general = []metric{
 				e(float64(p.Ends), p.Peer)
 			}
 		}),
+	gauge("announce_link_up", "1 while addresses can be announced on the interface of announce.l2: it has a carrier, and its sockets are open.", []string{"interface"},
+		func(s *api.Status, e emit) {
+			for _, l := range announced(s).L2 {
+				e(boolean(l.Carrier && l.Fault == ""), l.Interface)
+			}
+		}),
+	gauge("announce_link_nodes", "Other nodes on the link that announce addresses.", []string{"interface"},
+		func(s *api.Status, e emit) {
+			for _, l := range announced(s).L2 {
+				e(float64(len(l.Nodes)), l.Interface)
+			}
+		}),
+	gauge("announce_link_owner", "1 while this node answers ARP and neighbor discovery for the address. Of the first 1,000 addresses.", []string{"address"},
+		func(s *api.Status, e emit) {
+			list := announced(s).Addresses
+			for _, a := range list[:min(len(list), mostAddresses)] {
+				if a.L2 != nil {
+					e(boolean(a.L2.State == "owner"), a.Address.String())
+				}
+			}
+		}),
+	total("announce_link_changes_total", "Changes of addresses on the interface: taken, given-up, or claimed by another host while this node was the owner.", []string{"interface", "change"},
+		func(s *api.Status, e emit) {
+			for _, l := range announced(s).L2 {
+				e(float64(l.Taken), l.Interface, "taken")
+				e(float64(l.GivenUp), l.Interface, "given-up")
+				e(float64(l.Claimed), l.Interface, "claimed")
+			}
+		}),
 	gauge("node_eligible", "0 while load balancers in front should not send traffic to this node (KEP-3836).", nil,
 		func(s *api.Status, e emit) { e(boolean(s.Discovery.NodeNotEligible == "")) }),
 	gauge("kernel_feature", "1 where an optional kernel feature was found.", []string{"feature"},

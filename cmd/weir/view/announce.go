@@ -38,15 +38,16 @@ func announceObjects(b *strings.Builder, o *api.AnnounceObjects) {
 func Announce(w io.Writer, s *api.Status) error {
 	b := &strings.Builder{}
 	if s.Announce == nil {
-		b.WriteString("Nothing is announced to routers: announce.speaker is off.\n")
+		b.WriteString("Nothing is announced: announce.speaker is off, and announce.l2 has no interface.\n")
 		_, err := io.WriteString(w, b.String())
 		return err
 	}
 	announceObjects(b, s.Announce.Objects)
 	t := table(b)
-	if s.Announce.Speaker == "kernel" {
+	switch s.Announce.Speaker {
+	case "kernel":
 		fmt.Fprintf(b, "%d routes are in the kernel's table for a routing daemon.\n", len(s.Announce.Routes))
-	} else {
+	case "bgp":
 		row(t, "PEER", "ASN", "STATE", "FOR", "BFD", "ROUTES", "ENDS", "LAST END")
 	}
 	for _, p := range s.Announce.Peers {
@@ -58,6 +59,7 @@ func Announce(w io.Writer, s *api.Status) error {
 	}
 	t.Flush()
 	b.WriteString("\n")
+	links(b, s.Announce)
 	t = table(b)
 	row(t, "ADDRESS", "ANNOUNCED", "FOR", "SERVICES", "WHY NOT")
 	for _, a := range s.Announce.Addresses {
@@ -73,4 +75,31 @@ func Announce(w io.Writer, s *api.Status) error {
 	t.Flush()
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// links writes the interfaces on which addresses are announced, and who owns which.
+func links(b *strings.Builder, s *api.Announce) {
+	if len(s.L2) == 0 {
+		return
+	}
+	t := table(b)
+	row(t, "INTERFACE", "CARRIER", "OTHER NODES", "FAULT")
+	for _, l := range s.L2 {
+		carrier := "no"
+		if l.Carrier {
+			carrier = "yes"
+		}
+		row(t, l.Interface, carrier, printable(cmp.Or(strings.Join(l.Nodes, " "), "-")), printable(cmp.Or(l.Fault, "-")))
+	}
+	t.Flush()
+	b.WriteString("\n")
+	t = table(b)
+	row(t, "ADDRESS", "ON THE LINK", "FOR", "OWNER", "LAST RIVAL", "WHY NOT HERE")
+	for _, a := range s.Addresses {
+		if x := a.L2; x != nil {
+			row(t, a.Address.String(), x.State, Age(time.Since(x.Since)), printable(cmp.Or(x.Owner, "-")), cmp.Or(x.Rival, "-"), printable(x.Reason))
+		}
+	}
+	t.Flush()
+	b.WriteString("\n")
 }

@@ -89,7 +89,7 @@ onStop: auto asks the API server. A restart does not drain. */}}
 {{- $drain := default (dict) (get .Values.config "drain") -}}
 {{- $announce := default (dict) (get .Values.config "announce") -}}
 {{- $linger := 0 -}}
-{{- if ne (dig "speaker" "off" $announce) "off" -}}{{- $linger = int (dig "drainSeconds" 5 $announce) -}}{{- end -}}
+{{- if or (ne (dig "speaker" "off" $announce) "off") (dig "l2" "interfaces" list $announce) -}}{{- $linger = int (dig "drainSeconds" 5 $announce) -}}{{- end -}}
 {{- $long := add (max (int (dig "notReadySeconds" 10 $drain)) $linger) (int (dig "timeoutSeconds" 15 $drain)) -}}
 {{- $given := .Values.terminationGracePeriodSeconds -}}
 {{- if not $given -}}

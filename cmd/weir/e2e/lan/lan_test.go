@@ -1,0 +1,332 @@
+// Package lan tests several Weirs on a link without a router, which elect an owner per address.
+package lan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/patience"
+	"github.com/weirlb/weir/perf/netlab/weirtest"
+)
+
+// The link is 10.70.0.0/24 and fd70::/64.
+const (
+	network   = 70
+	clientID  = 2
+	serverID  = 200
+	firstNode = 11
+	firstVIP  = 100
+	port      = 8080
+)
+
+func TestMain(m *testing.M) { weirtest.Main(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bed is a link with a client, the server of the endpoints, and nodes:
+//
+//	client, server, node1 ... nodeN ---- br0 (switch)
+type bed struct {
+	*netlab.Lab
+	t                      *testing.T
+	bridge, client, server *netlab.Namespace
+	nodes                  []*node
+	vips                   []netip.Addr
+	// l2 are further fields of announce.l2, local is the node with the endpoints of a Service with
+	// externalTrafficPolicy: Local, "" for Cluster.
+	l2, local string
+}
+
+type node struct {
+	*netlab.Namespace
+	*netlab.Daemon
+	dir   string
+	admin *api.Client
+}
+
+func vip4(i int) netip.Addr { return netlab.Host4(network, uint8(firstVIP+i)) }
+func vip6(i int) netip.Addr { return netlab.Host6(network, uint8(firstVIP+i)) }
+
+// newBed builds the link and the nodes, without Weirs, for addresses of a Service.
+func newBed(t *testing.T, nodes, addresses int) *bed {
+	t.Helper()
+	labtest.Require(t)
+	lab, err := netlab.New()
+	must(t, err)
+	b := &bed{Lab: lab, t: t}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, n := range b.nodes {
+				if n.Daemon != nil {
+					t.Log(n.Namespace.Name(), n.LogTail(15))
+				}
+			}
+		}
+		if err := lab.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range addresses {
+		b.vips = append(b.vips, vip4(i), vip6(i))
+	}
+	b.bridge, err = lab.Namespace("switch")
+	must(t, err)
+	var ports []string
+	attach := func(name string, host uint8) *netlab.Namespace {
+		n, err := lab.Namespace(name)
+		must(t, err)
+		must(t, netlab.Connect(
+			netlab.End{Namespace: n, Name: "eth0", Addrs: []netip.Prefix{
+				netip.PrefixFrom(netlab.Host4(network, host), 24), netip.PrefixFrom(netlab.Host6(network, host), 64)}},
+			netlab.End{Namespace: b.bridge, Name: name}, netlab.LinkConfig{}))
+		ports = append(ports, name)
+		return n
+	}
+	b.client, b.server = attach("client", clientID), attach("server", serverID)
+	for i := range nodes {
+		b.nodes = append(b.nodes, &node{Namespace: attach(fmt.Sprint("node", i+1), uint8(firstNode+i))})
+	}
+	must(t, b.bridge.Bridge("br0", ports))
+	b.serve()
+	return b
+}
+
+// serve answers at the endpoint with all that was sent, over TCP and UDP.
+func (b *bed) serve() {
+	l, err := b.server.Listen("tcp", fmt.Sprintf(":%d", port))
+	must(b.t, err)
+	b.OnClose(l.Close)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
+		}
+	}()
+	u, err := b.server.ListenPacket("udp", fmt.Sprintf(":%d", port))
+	must(b.t, err)
+	b.OnClose(u.Close)
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := u.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			_, _ = u.WriteTo(buf[:n], from)
+		}
+	}()
+}
+
+// startAll starts a Weir on each node, and waits until each address has an owner.
+func (b *bed) startAll() {
+	b.t.Helper()
+	for i := range b.nodes {
+		b.start(i)
+	}
+	b.untilOwned()
+}
+
+// start starts the Weir of a node.
+func (b *bed) start(i int) {
+	b.t.Helper()
+	n := b.nodes[i]
+	n.dir = filepath.Join(b.Dir(), n.Namespace.Name())
+	must(b.t, os.MkdirAll(filepath.Join(n.dir, "manifests"), 0o755))
+	n.admin = api.NewClient(filepath.Join(n.dir, "weir.sock"))
+	must(b.t, os.WriteFile(filepath.Join(n.dir, "manifests", "web.yaml"), []byte(b.manifest()), 0o644))
+	config := fmt.Sprintf(`apiVersion: weir.dev/v1alpha1
+kind: WeirConfiguration
+nodeName: %s
+discovery: {manifests: {path: %s/manifests}}
+interfaces: [{name: eth0}]
+conntrack: {path: %s/conntrack, maxFlows: 65536, takeoverSeconds: 0}
+admin: {socket: %s/weir.sock}
+stateDir: %s/state
+drain: {notReadySeconds: 0, timeoutSeconds: 1}
+announce:
+  settleSeconds: 0
+  drainSeconds: 1
+  l2: {interfaces: [eth0]%s}
+`, n.Namespace.Name(), n.dir, n.dir, n.dir, n.dir, b.l2)
+	file := filepath.Join(n.dir, "config.yaml")
+	must(b.t, os.WriteFile(file, []byte(config), 0o644))
+	d, err := n.StartDaemon(exec.Command(weirtest.Binary(b.t), "run", "--config", file), filepath.Join(n.dir, "log"))
+	must(b.t, err)
+	n.Daemon = d
+}
+
+// manifest is a Service of all addresses, with an endpoint per family.
+func (b *bed) manifest() string {
+	policy, on := "Cluster", ""
+	if b.local != "" {
+		policy, on = "Local", ", nodeName: "+b.local
+	}
+	var ingress []string
+	for _, a := range b.vips {
+		ingress = append(ingress, fmt.Sprintf(`{ip: "%s", ipMode: VIP}`, a))
+	}
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {namespace: test, name: web}
+spec:
+  type: LoadBalancer
+  externalTrafficPolicy: %s
+  allocateLoadBalancerNodePorts: false
+  ipFamilyPolicy: RequireDualStack
+  ipFamilies: [IPv4, IPv6]
+  clusterIP: 10.96.0.10
+  clusterIPs: [10.96.0.10, "fd96::10"]
+  ports: [{name: tcp, port: %d}, {name: udp, port: %d, protocol: UDP}]
+status: {loadBalancer: {ingress: [%s]}}
+`, policy, port, port, strings.Join(ingress, ", "))
+	for _, a := range []netip.Addr{netlab.Host4(network, serverID), netlab.Host6(network, serverID)} {
+		family := "IPv6"
+		if a.Is4() {
+			family = "IPv4"
+		}
+		text += fmt.Sprintf(`---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: test, name: web-%s, labels: {kubernetes.io/service-name: web}}
+addressType: %s
+ports: [{name: tcp, port: %d, protocol: TCP}, {name: udp, port: %d, protocol: UDP}]
+endpoints: [{addresses: ["%s"]%s, conditions: {ready: true}}]
+`, strings.ToLower(family), family, port, port, a, on)
+	}
+	return text
+}
+
+// l2of is what a node says of an address, nil if it does not answer or does not know it.
+func (n *node) l2of(a netip.Addr) *api.AnnouncedL2 {
+	s, err := n.status()
+	if err != nil || s.Announce == nil {
+		return nil
+	}
+	for _, x := range s.Announce.Addresses {
+		if x.Address == a {
+			return x.L2
+		}
+	}
+	return nil
+}
+
+func (n *node) status() (*api.Status, error) {
+	if n.admin == nil {
+		return nil, errors.New("it was not started")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return n.admin.Status(ctx)
+}
+
+// owners are the nodes that own an address, by number from 0.
+func (b *bed) owners(a netip.Addr) (list []int) {
+	for i, n := range b.nodes {
+		if x := n.l2of(a); x != nil && x.State == "owner" {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// until waits for a condition.
+func (b *bed) until(what string, met func() bool) time.Duration {
+	b.t.Helper()
+	began := time.Now()
+	for deadline := began.Add(patience.For(20 * time.Second)); !met(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			for _, n := range b.nodes {
+				if s, err := n.status(); err == nil {
+					b.t.Logf("%s: %+v", n.Namespace.Name(), s.Announce.L2)
+					for _, a := range s.Announce.Addresses {
+						b.t.Logf("  %s %v %s %+v", a.Address, a.Announced, a.Reason, a.L2)
+					}
+				}
+			}
+			b.t.Fatalf("%s: not in time", what)
+		}
+	}
+	return time.Since(began)
+}
+
+// untilOwned waits until each address has exactly one owner, and all nodes know it.
+func (b *bed) untilOwned() {
+	b.t.Helper()
+	for _, a := range b.vips {
+		b.until(a.String()+" has an owner", func() bool {
+			owners := b.owners(a)
+			if len(owners) != 1 {
+				return false
+			}
+			for _, n := range b.nodes {
+				if x := n.l2of(a); x != nil && x.Owner != b.nodes[owners[0]].Namespace.Name() {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
+// macOf is the MAC address of eth0.
+func (n *node) macOf(t *testing.T) net.HardwareAddr {
+	t.Helper()
+	l, err := n.Interface("eth0")
+	must(t, err)
+	return l.Attrs().HardwareAddr
+}
+
+// neighbor is what the client's kernel has for an address, nil for nothing.
+func (b *bed) neighbor(a netip.Addr) net.HardwareAddr {
+	b.t.Helper()
+	l, err := b.client.Interface("eth0")
+	must(b.t, err)
+	list, err := b.client.Netlink().NeighList(l.Attrs().Index, netlink.FAMILY_ALL)
+	must(b.t, err)
+	for _, x := range list {
+		if x.IP.Equal(net.IP(a.AsSlice())) && x.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) == 0 {
+			return x.HardwareAddr
+		}
+	}
+	return nil
+}
+
+// exchange sends a line over a new connection of the client, and reads it back.
+func (b *bed) exchange(a netip.Addr, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	c, err := b.client.DialContext(ctx, "tcp", netip.AddrPortFrom(a, port).String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(within))
+	if _, err := c.Write([]byte("hello\n")); err != nil {
+		return err
+	}
+	_, err = io.ReadFull(c, make([]byte, 6))
+	return err
+}

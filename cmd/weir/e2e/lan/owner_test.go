@@ -1,0 +1,91 @@
+package lan
+
+import (
+	"bytes"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weirlb/weir/perf/netlab/patience"
+)
+
+// Three nodes share the addresses of a link. A client reaches each at its owner.
+func TestWireOneOwnerPerAddress(t *testing.T) {
+	b := newBed(t, 3, 4)
+	b.startAll()
+	spread := map[int]int{}
+	for _, a := range b.vips {
+		owner := b.owners(a)[0]
+		spread[owner]++
+		must(t, b.exchange(a, patience.For(3*time.Second)))
+		if got, want := b.neighbor(a), b.nodes[owner].macOf(t); !bytes.Equal(got, want) {
+			t.Errorf("%s: the client has %v, the owner %s is %v", a, got, b.nodes[owner].Namespace.Name(), want)
+		}
+	}
+	if len(spread) < 2 {
+		t.Errorf("all addresses are at one node: %v", spread)
+	}
+}
+
+// The owner is killed. Another takes the address, and the client follows.
+func TestWireKilledOwner(t *testing.T) {
+	b := newBed(t, 3, 1)
+	b.startAll()
+	for _, a := range b.vips {
+		owner := b.owners(a)[0]
+		must(t, b.exchange(a, patience.For(3*time.Second)))
+		p := b.probe(a)
+		time.Sleep(300 * time.Millisecond)
+		must(t, b.nodes[owner].Signal(syscall.SIGKILL))
+		b.until("another owner", func() bool { l := b.owners(a); return len(l) == 1 && l[0] != owner })
+		time.Sleep(300 * time.Millisecond)
+		sent, lost, gap := p.end()
+		t.Logf("%s: %d probes, %d lost, longest gap %v", a, sent, lost, gap)
+		if limit := patience.For(time.Second); gap > limit || gap == 0 {
+			t.Errorf("%s: a gap of %v, at most %v is allowed", a, gap, limit)
+		}
+		b.start(owner)
+		b.untilOwned()
+		if l := b.owners(a); l[0] == owner {
+			t.Errorf("%s: the node that came back has it, nobody told it to", a)
+		}
+	}
+}
+
+// Planned moves lose nothing.
+func TestWireDrainedOwner(t *testing.T) {
+	b := newBed(t, 3, 1)
+	b.startAll()
+	for name, leave := range map[string]func(n *node) error{
+		"SIGTERM": func(n *node) error { return n.Signal(syscall.SIGTERM) },
+		"SIGUSR2": func(n *node) error { return n.Signal(syscall.SIGUSR2) },
+		"drain": func(n *node) error {
+			_, err := n.admin.DrainSelf(t.Context(), false)
+			return err
+		},
+	} {
+		a := b.vips[len(name)%2]
+		owner := b.owners(a)[0]
+		must(t, b.exchange(a, patience.For(3*time.Second)))
+		p := b.probe(a)
+		time.Sleep(200 * time.Millisecond)
+		must(t, leave(b.nodes[owner]))
+		b.until("another owner", func() bool { l := b.owners(a); return len(l) == 1 && l[0] != owner })
+		time.Sleep(1500 * time.Millisecond)
+		sent, lost, gap := p.end()
+		t.Logf("%s: %d probes, %d lost, longest gap %v", name, sent, lost, gap)
+		if lost > 0 {
+			t.Errorf("%s: %d of %d probes are lost", name, lost, sent)
+		}
+		if name == "drain" {
+			_, err := b.nodes[owner].admin.DrainSelf(t.Context(), true)
+			must(t, err)
+		} else {
+			<-b.nodes[owner].Done()
+			_ = os.Remove(b.nodes[owner].dir + "/weir.sock")
+			b.start(owner)
+		}
+		b.untilOwned()
+	}
+}

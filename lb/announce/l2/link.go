@@ -1,0 +1,262 @@
+package l2
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Times of a link.
+const (
+	// listenFor is how long a node listens for others before it takes an address: at the start, and
+	// when a carrier is back.
+	listenFor = 600 * time.Millisecond
+	// tick is how often the carrier is looked at.
+	tick = 40 * time.Millisecond
+	// fenceAfter is how long a process that does not run keeps its addresses: not longer than others
+	// may need to take them. After a longer pause it does not answer for fencePause, in which it
+	// reads what the others have said.
+	fenceAfter = probeEvery * (2 + suspicion)
+	fencePause = 150 * time.Millisecond
+	// releaseAtLeast is how long an owner waits for another at least.
+	releaseAtLeast = 300 * time.Millisecond
+	refreshEvery   = time.Second
+	// newFor is how long a node is new: until then its addresses have settled.
+	newFor = 30 * time.Second
+)
+
+// link is an interface on which addresses are announced.
+type link struct {
+	*Config
+	name string
+	node string
+	key  []byte
+	log  *slog.Logger
+	boot int64
+
+	wake   chan struct{}
+	closed chan struct{}
+	tasks  sync.WaitGroup
+	// answers are the addresses that are answered for, known those that are looked for in frames.
+	answers, known atomic.Pointer[map[netip.Addr]bool]
+	ran, resume    atomic.Int64 // when the loop ran, and from when it answers, in ns since start
+	start          time.Time
+
+	mu        sync.Mutex // guards the fields below; nothing of memberlist is called with it
+	fault     string     // why the interface cannot be used, "" if it can
+	socket    *socket
+	members   *members
+	index     int // of socket
+	seen      int // of the interface at the last look, 0: it is not there
+	mac       hardware
+	local     netip.Addr // by which the others reach this node
+	subnets   []netip.Prefix
+	carrier   bool
+	ready     time.Time // from when addresses are taken
+	refreshed time.Time
+	greet     []time.Time // when to say hello, before each second
+	greeted   time.Time
+	others    map[string]*other
+	met       map[string]bool  // nodes that have been members
+	early     map[string]*peer // claims of nodes that are not members yet
+	unjoined  map[netip.Addr]string
+	addresses map[netip.Addr]*address
+	wants     []Want
+	atOnce    bool // as of Speaker.Set
+	why       func(netip.Addr) string
+	changed   bool
+	next      time.Time // when time alone changes something; zero: never
+	sequence  uint64
+	said      []byte // the claims of now, encoded
+	eligible  []netip.Addr
+	owned     []netip.Addr
+	news      news
+	// Counts of addresses since the start.
+	took, gaveUp, rivals uint64
+	// reclaimUntil is until when addresses are taken back, zero: not.
+	reclaimUntil time.Time
+}
+
+func newLink(c *Config, name string) *link {
+	l := &link{
+		Config: c, name: name, node: c.Node, key: c.Key, log: c.Log, boot: time.Now().UnixNano(),
+		wake: make(chan struct{}, 1), closed: make(chan struct{}), start: time.Now(),
+		others: map[string]*other{}, early: map[string]*peer{}, met: map[string]bool{}, unjoined: map[netip.Addr]string{}, addresses: map[netip.Addr]*address{},
+	}
+	none := map[netip.Addr]bool{}
+	l.answers.Store(&none)
+	l.known.Store(&none)
+	l.fault = "the interface is not there, or has no address"
+	l.why = func(netip.Addr) string { return "" }
+	l.say()
+	l.tasks.Go(l.run)
+	return l
+}
+
+func (l *link) now() int64 { return int64(time.Since(l.start)) }
+
+func (l *link) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run follows the link until it is closed.
+func (l *link) run() {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	soon := time.NewTimer(0)
+	defer soon.Stop()
+	for {
+		select {
+		case <-l.closed:
+			l.shut()
+			return
+		case <-l.wake:
+		case <-t.C:
+		case <-soon.C:
+		}
+		l.heartbeat()
+		l.refresh(time.Now())
+		if again := l.step(time.Now()); !again.IsZero() {
+			soon.Reset(max(time.Until(again), time.Millisecond))
+		}
+		l.tell()
+	}
+}
+
+// heartbeat notes that the loop runs. After a pause in which others may have taken the addresses
+// nothing is answered for a while.
+func (l *link) heartbeat() {
+	now := l.now()
+	if gap := now - l.ran.Load(); gap > int64(fenceAfter) && l.ran.Load() > 0 {
+		l.resume.Store(now + int64(fencePause))
+		l.mu.Lock()
+		l.greetSoon(time.Now())
+		l.mu.Unlock()
+		l.log.Warn("announce: the process did not run, its addresses may be another node's", "interface", l.name, "for", time.Duration(gap))
+	}
+	l.ran.Store(now)
+}
+
+// answering reports whether the addresses are this node's now.
+func (l *link) answering() bool {
+	now := l.now()
+	return now-l.ran.Load() < int64(fenceAfter) && now >= l.resume.Load()
+}
+
+// refresh follows the interface: its carrier at each call, all else after a change and once a second.
+// It is called by run alone.
+func (l *link) refresh(now time.Time) {
+	l.mu.Lock()
+	index, carrier := carrierOf(l.name)
+	changed := index != l.seen || carrier != l.carrier
+	if !changed && now.Sub(l.refreshed) < refreshEvery {
+		l.mu.Unlock()
+		return
+	}
+	l.seen, l.refreshed = index, now
+	if changed {
+		l.changed, l.carrier, l.ready = true, carrier, now.Add(listenFor)
+		l.greetSoon(now)
+	}
+	l.mu.Unlock()
+	mac, subnets, local := look(l.name)
+	l.mu.Lock()
+	open := l.socket != nil
+	other := open && (index != l.index || mac != l.mac || local != l.local)
+	if !slices.Equal(subnets, l.subnets) {
+		l.subnets = subnets
+		l.applyWants()
+	}
+	l.mu.Unlock()
+	if other {
+		l.shut()
+	}
+	if (other || !open) && index != 0 && local.IsValid() {
+		l.open(index, mac, local, now)
+	}
+}
+
+// open begins on an interface. It is called by run alone.
+func (l *link) open(index int, mac hardware, local netip.Addr, now time.Time) {
+	s, err := openSocket(index)
+	var m *members
+	if err == nil {
+		l.mu.Lock()
+		l.mac, l.local = mac, local // told to the members
+		l.say()
+		l.mu.Unlock()
+		if m, err = startMembers(l, local); err != nil {
+			s.close()
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.fault = err.Error()
+		return
+	}
+	l.fault, l.socket, l.members, l.index = "", s, m, index
+	l.ready, l.changed = now.Add(listenFor), true
+	l.greetSoon(now)
+	l.tasks.Go(func() { s.receive(l.hear) })
+}
+
+// shut ends on an interface that is gone, or another.
+func (l *link) shut() {
+	l.mu.Lock()
+	s, m := l.socket, l.members
+	l.socket, l.members, l.index = nil, nil, 0
+	l.fault = "the interface is not there, or has no address"
+	for a, x := range l.addresses {
+		x.joined = false
+		if x.owned {
+			l.lose(a, x, "the interface changes")
+		}
+	}
+	clear(l.others)
+	l.changed = true
+	l.show()
+	l.report()
+	l.mu.Unlock()
+	if s != nil {
+		s.close()
+	}
+	if m != nil {
+		m.close()
+	}
+}
+
+// greetSoon says hello several times from now on. Preconditions: l.mu is held.
+func (l *link) greetSoon(now time.Time) {
+	l.greet = nil
+	for _, ms := range []int{0, 30, 100, 200, 400} {
+		l.greet = append(l.greet, now.Add(time.Duration(ms)*time.Millisecond))
+	}
+}
+
+// hellos says hello if it is time to. Preconditions: l.mu is held.
+func (l *link) hellos(now time.Time) {
+	due := now.Sub(l.greeted) >= time.Second
+	for len(l.greet) > 0 && !now.Before(l.greet[0]) {
+		l.greet, due = l.greet[1:], true
+	}
+	if len(l.greet) > 0 {
+		l.sooner(l.greet[0])
+	}
+	if due && l.members != nil && l.carrier {
+		l.greeted = now
+		l.members.tr.hello()
+	}
+}
+
+func (l *link) sooner(t time.Time) {
+	if l.next.IsZero() || t.Before(l.next) {
+		l.next = t
+	}
+}

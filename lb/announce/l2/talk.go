@@ -1,0 +1,185 @@
+package l2
+
+import (
+	"cmp"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// other is a member.
+type other struct {
+	node    *memberlist.Node
+	address netip.Addr
+	peer    *peer // nil: it has said nothing yet
+	dirty   bool  // it has not been sent the claims of now
+	sending bool
+	// newUntil is until when the node gets the addresses that it is the first choice for, since it
+	// has never been on this link; zero: it gets none.
+	newUntil time.Time
+}
+
+// unknown reports whether a node at an address of this link is no member.
+func (l *link) unknown(a netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range l.others {
+		if o.address == a {
+			return false
+		}
+	}
+	return l.onLink(a)
+}
+
+func (l *link) onLink(a netip.Addr) bool {
+	return a.Is6() && a.IsLinkLocalUnicast() || slices.ContainsFunc(l.subnets, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// admits reports whether a node may be a member.
+func (l *link) admits(name string, a netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, is := l.others[name]
+	return l.onLink(a) && len(name) <= maxName && (is || len(l.others) < maxMembers-1)
+}
+
+// joined notes whether a node could be joined: it may have another key.
+func (l *link) joined(a netip.Addr, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if delete(l.unjoined, a); err != nil && len(l.unjoined) < maxMembers {
+		l.unjoined[a] = err.Error()
+	}
+}
+
+// came takes a node among the members.
+func (l *link) came(self string, n *memberlist.Node) {
+	if n.Name == self {
+		return
+	}
+	a, _ := netip.AddrFromSlice(n.Addr)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o := &other{node: n, address: a.Unmap(), dirty: true, peer: l.early[n.Name]}
+	if now := time.Now(); now.After(l.ready) && !l.met[n.Name] {
+		o.newUntil = now.Add(newFor)
+	}
+	if len(l.met) >= 16*maxMembers {
+		clear(l.met)
+	}
+	l.met[n.Name] = true
+	delete(l.early, n.Name)
+	delete(l.unjoined, o.address)
+	l.others[n.Name], l.changed = o, true
+	l.poke()
+}
+
+// left forgets a node that is gone, and all that it said.
+func (l *link) left(n *memberlist.Node) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.others, n.Name)
+	l.changed = true
+	l.poke()
+}
+
+// told takes over the claims of a node.
+func (l *link) told(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	p, err := decode(b)
+	if err != nil {
+		l.log.Debug("announce: claims of another node", "interface", l.name, "err", err)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o := l.others[p.Member]
+	if o == nil {
+		if before := l.early[p.Member]; len(l.early) < maxMembers && (before == nil || p.newer(&before.claims)) {
+			l.early[p.Member] = p
+		}
+		return
+	}
+	if o.peer == nil || p.newer(&o.peer.claims) {
+		o.peer, l.changed = p, true
+		l.poke()
+	}
+}
+
+// current are the claims for a member that asks for them.
+func (l *link) current() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.said
+}
+
+// say encodes the claims. Preconditions: l.mu is held, or nobody else has l.
+func (l *link) say() {
+	l.sequence++
+	c := claims{
+		Member: l.member(), Node: l.node, MAC: net.HardwareAddr(l.mac[:]).String(), Boot: l.boot, Sequence: l.sequence,
+		Preempts: l.preempts(time.Now()), Eligible: l.eligible, Owned: l.owned,
+	}
+	l.said = c.encode()
+	for _, o := range l.others {
+		o.dirty = true
+	}
+}
+
+// tell sends the claims to the members that do not have them.
+func (l *link) tell() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.members == nil {
+		return
+	}
+	for name, o := range l.others {
+		if o.dirty && !o.sending {
+			o.sending = true
+			m := l.members
+			m.tasks.Go(func() { l.sendTo(m, name, o) })
+		}
+	}
+}
+
+// sendTo sends the claims to a member until it has those of now, or is gone.
+func (l *link) sendTo(m *members, name string, o *other) {
+	for {
+		l.mu.Lock()
+		if !o.dirty || l.others[name] != o || l.members != m {
+			o.sending = false
+			l.mu.Unlock()
+			return
+		}
+		o.dirty = false
+		said := l.said
+		l.mu.Unlock()
+		if err := m.send(o.node, said); err != nil {
+			l.mu.Lock()
+			o.dirty = true
+			l.mu.Unlock()
+			if !m.tr.pause() {
+				return
+			}
+		}
+	}
+}
+
+// names are the other nodes on the link, by name. Preconditions: l.mu is held.
+func (l *link) names() (list []string) {
+	for _, name := range slices.Sorted(maps.Keys(l.others)) {
+		o := l.others[name]
+		if o.peer == nil {
+			list = append(list, o.address.String())
+			continue
+		}
+		list = append(list, cmp.Or(o.peer.Node, name))
+	}
+	return list
+}
