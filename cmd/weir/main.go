@@ -138,12 +138,24 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	root.Version = version.Get().String()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.Flags().Bool("version", false, "show the version") // without the letter v, which other programs use for more output
-	root.AddCommand(
-		newRun(), controller.Command(), newCheck(), doctor.Command(), explain.Command(), newStatus(), newTop(), newDrops(),
-		newCapture(), newTrace(),
-		newServices(), newEndpoints(), newConnections(), newEvents(), newDrain(), newLogLevel(), newProfile(),
-		decap.Command(), newStop(), newCleanup(), newVersion(), newMan(),
-	)
+	for _, g := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"run", "Run:", []*cobra.Command{newRun(), newCheck(), newStop(), newCleanup(), controller.Command(), decap.Command()}},
+		{"look", "Look:", []*cobra.Command{newStatus(), newTop(), newServices(), newEndpoints(), newConnections(), newEvents(), doctor.Command(), explain.Command()}},
+		{"packets", "Packets:", []*cobra.Command{newDrops(), newTrace(), newCapture()}},
+		{"change", "Change:", []*cobra.Command{newDrain(), newLogLevel(), newProfile()}},
+		{"other", "Other:", []*cobra.Command{newVersion(), newMan()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = g.id
+		}
+		root.AddCommand(g.commands...)
+	}
+	root.SetHelpCommandGroupID("other")
+	root.SetCompletionCommandGroupID("other")
 	return root
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,6 +24,14 @@ func asJSON(cmd *cobra.Command, output string) (bool, error) {
 		return false, badOutput(cmd, output, "table", "json")
 	}
 	return output == "json", nil
+}
+
+// maybeService accepts the name of a Service, or none.
+func maybeService(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 && strings.Count(args[0], "/") != 1 {
+		return fmt.Errorf("the name of a Service must be NAMESPACE/NAME, is %q", args[0])
+	}
+	return atMostOne("Service")(cmd, args)
 }
 
 // atMostOne accepts an argument with that name, or none.
@@ -78,7 +87,7 @@ forwards by the flow table.`,
 		Example: `  weir services
   weir services default/web -o json
   weir services --rate 5s              # per second, over five seconds`,
-		Args: atMostOne("Service"), ValidArgsFunction: completeServices,
+		Args: maybeService, ValidArgsFunction: completeServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			json, err := asJSON(cmd, output)
 			if err != nil {

@@ -78,7 +78,7 @@ func (st *steering) acceptGeneric(p *port) error {
 func (st *steering) disableOffloads(p *port, mode steer.Mode) error {
 	off, err := st.offloads.Disable(p.name, p.hook, mode)
 	if len(off) > 0 {
-		st.warnings.Add(warning.Interface, p.name, "switched off %s, to be put back at the end: "+
+		st.warnings.Add(warning.Offloads, p.name, "switched off %s, to be put back at the end: "+
 			"packets must arrive as they were on the wire", strings.Join(off, ", "))
 	}
 	return err

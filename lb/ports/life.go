@@ -176,7 +176,7 @@ func (lc *lifecycle) remove(id int, gone bool) {
 
 // retract retracts the warnings of a port that goes.
 func (lc *lifecycle) retract(p *port) {
-	for _, kind := range []warning.Kind{warning.Interface, warning.MTU, warning.Queues, warning.Unreadable} {
+	for _, kind := range []warning.Kind{warning.Interface, warning.MTU, warning.Queues, warning.Unreadable, warning.Offloads} {
 		lc.warnings.Retract(kind, p.name)
 	}
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // ErrNotBPFFS: the directory for pins is not in a BPF file system.
-var ErrNotBPFFS = errors.New("not a BPF file system (mount -t bpf bpf /sys/fs/bpf)")
+var ErrNotBPFFS = errors.New("not a BPF file system (mount -t bpf bpf /sys/fs/bpf; ip netns exec hides it, nsenter --net=FILE does not)")
 
 // tablePrefix begins the names of pinned flow tables, which are lb/flowcache's.
 const tablePrefix = "flowtable-"

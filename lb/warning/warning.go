@@ -19,6 +19,7 @@ const (
 	MTU                       // an interface, Object, has a larger MTU than Weir takes packets of
 	Member                    // a bond, Object, does without one of its members
 	Unreadable                // packets of an interface, Object, cannot be read
+	Offloads                  // of an interface, Object, are switched off while it is attached
 	Mode                      // a Service, Object, is served in another mode than it asks for
 )
 

@@ -158,6 +158,8 @@ func failureOf(res *http.Response) error {
 		return fmt.Errorf("the running Weir does not know %s: it is of another version than this command", request)
 	case res.StatusCode == http.StatusNotFound:
 		return notFound(f.Error)
+	case res.StatusCode == http.StatusBadRequest:
+		return wrongUse(f.Error)
 	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusServiceUnavailable:
 		return busy(f.Error)
 	}
@@ -171,6 +173,14 @@ func (b busy) Error() string { return string(b) }
 
 // Is makes it an ErrTryAgain.
 func (b busy) Is(target error) bool { return target == ErrTryAgain }
+
+// wrongUse is a refusal of the request as such: a value that no state of the daemon makes valid.
+type wrongUse string
+
+func (w wrongUse) Error() string { return string(w) }
+
+// ExitCode is the status of a command that was called wrongly.
+func (wrongUse) ExitCode() int { return 2 }
 
 // notFound is ErrNotFound in the words of the daemon.
 type notFound string

@@ -114,6 +114,8 @@ func packetPathProblems(l *lb.LB) []problem.Problem {
 		switch w.Kind {
 		case warning.Interface, warning.Queues, warning.Member, warning.MTU, warning.Unreadable:
 			p.Kind, p.Object = problem.InterfaceWarning, problem.Interface(w.Object)
+		case warning.Offloads:
+			p.Kind, p.Object = problem.InterfaceNote, problem.Interface(w.Object)
 		case warning.InterfaceGone:
 			p.Kind, p.Object = problem.InterfaceGone, problem.Interface(w.Object)
 		case warning.Mode:

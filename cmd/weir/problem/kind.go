@@ -40,6 +40,7 @@ const (
 	AddressClaimed    Kind = "address-claimed"
 	InterfaceGone     Kind = "interface-gone"
 	InterfaceWarning  Kind = "interface-warning"
+	InterfaceNote     Kind = "interface-note"
 	WorkerStalled     Kind = "worker-stalled"
 	LateUpdate        Kind = "late-update"
 	KernelFeature     Kind = "kernel-feature"
@@ -94,7 +95,8 @@ var Kinds = []Description{
 	{AddressClaimed, Error, false, false, "Another host on the link claims an address that this node announces by ARP or neighbor discovery."},
 	{NotAnnounced, Warning, false, false, "An address is not announced to routers: as many are as `announce.maxAddresses` allows, or the speaker refuses it."},
 	{InterfaceGone, Error, false, false, "A configured interface is missing, not attached, down or without carrier."},
-	{InterfaceWarning, Warning, false, false, "An interface is limited: a slower mode, fewer queues, offloads switched off."},
+	{InterfaceWarning, Warning, false, false, "An interface is limited: a slower mode, fewer queues."},
+	{InterfaceNote, Note, false, false, "Offloads of an interface are switched off while Weir is attached."},
 	{WorkerStalled, Error, false, false, "A worker does not finish a round: packets of its queues are not forwarded. See `workers.stallSeconds`."},
 	{LateUpdate, Error, false, false, "The publication of a change takes more than a minute. The state before it is served; no probe fails."},
 	{KernelFeature, Note, false, false, "The kernel or a driver lacks an optional feature."},

@@ -2,25 +2,24 @@ package view
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 )
 
-// startPhases is "120 ms: flow table 80 ms, sockets 39 ms", without the phases below 1 ms.
+// startPhases is "320 ms, of that 117 ms for program": -o json has all phases.
 func startPhases(phases []api.Phase) string {
 	var total float64
-	var list []string
+	var longest api.Phase
 	for _, p := range phases {
 		total += p.Seconds
-		if p.Seconds >= time.Millisecond.Seconds() {
-			list = append(list, fmt.Sprintf("%s %.0f ms", p.Name, 1000*p.Seconds))
+		if p.Seconds > longest.Seconds {
+			longest = p
 		}
 	}
 	s := fmt.Sprintf("%.0f ms", 1000*total)
-	if len(list) > 0 {
-		s += ": " + strings.Join(list, ", ")
+	if longest.Seconds >= time.Millisecond.Seconds() && len(phases) > 1 {
+		s += fmt.Sprintf(", of that %.0f ms for %s", 1000*longest.Seconds, longest.Name)
 	}
 	return s
 }

@@ -22,11 +22,11 @@ import (
 func Status(w io.Writer, s, prev *api.Status) error {
 	b := &strings.Builder{}
 	renderHead(b, s)
+	renderProblems(b, s)
 	renderInterfaces(b, s)
 	renderWorkers(b, s, prev)
 	renderCounts(b, "Drops", s.Drops, "none")
 	renderNeighbors(b, s)
-	renderProblems(b, s)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
