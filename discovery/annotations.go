@@ -52,9 +52,9 @@ type annotationOptions struct {
 	warnings    []string
 }
 
-// parseAnnotations reads the annotations. externalLocal is true under
+// parseAnnotations reads the annotations of a Service with these ports. externalLocal is true under
 // externalTrafficPolicy: Local.
-func parseAnnotations(annotations map[string]string, externalLocal bool) annotationOptions {
+func parseAnnotations(annotations map[string]string, externalLocal bool, ports []Port) annotationOptions {
 	var w annotationOptions
 	if v, ok := annotations[AnnotationTopologyKeys]; ok {
 		w.keys = splitList(v)
@@ -84,6 +84,7 @@ func parseAnnotations(annotations map[string]string, externalLocal bool) annotat
 	}
 	w.readOptions(annotations)
 	w.warnings = unknownAnnotations(annotations, serviceAnnotations)
+	w.readHealthCheck(annotations[AnnotationHealthCheck], ports)
 	return w
 }
 
@@ -92,7 +93,7 @@ const prefix = "weir.dev/"
 
 // serviceAnnotations are those that a Service may have.
 var serviceAnnotations = func() []string {
-	out := []string{AnnotationTopologyKeys, AnnotationTrafficDistribution, AnnotationMinReadyPercent}
+	out := []string{AnnotationTopologyKeys, AnnotationTrafficDistribution, AnnotationMinReadyPercent, AnnotationHealthCheck}
 	for _, a := range optionAnnotations {
 		out = append(out, a.name)
 	}

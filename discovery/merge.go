@@ -258,7 +258,7 @@ func (a *Service) equal(b *Service) bool {
 func (a *Service) sameSpec(b *Service) bool {
 	return a.Name == b.Name && a.Created == b.Created && a.PolicyChanged == b.PolicyChanged && a.AffinitySeconds == b.AffinitySeconds &&
 		a.HealthCheckNodePort == b.HealthCheckNodePort && a.LoadBalancerClass == b.LoadBalancerClass &&
-		a.Options == b.Options && a.Headless == b.Headless && a.ExternalName == b.ExternalName &&
+		a.Options.equal(b.Options) && a.Headless == b.Headless && a.ExternalName == b.ExternalName &&
 		a.Families == b.Families && a.Unsupported == b.Unsupported && a.Mirrored == b.Mirrored &&
 		a.Unused == b.Unused && a.Refused == b.Refused &&
 		slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) &&

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weirlb/weir/discovery/probe"
 )
 
 // Annotations of a Service that ask something of the packet path.
@@ -34,6 +36,12 @@ const (
 	AnnotationQUICConnectionID = "weir.dev/quic-cid"
 	// AnnotationMSSClamp is auto, off, or the largest TCP segment in bytes.
 	AnnotationMSSClamp = "weir.dev/mss-clamp"
+	// AnnotationHealthCheck is a check of the endpoints, as package probe reads it.
+	AnnotationHealthCheck = "weir.dev/health-check"
+	// AnnotationHealthCheckFail is open or closed: whether the endpoints are used if all fail.
+	AnnotationHealthCheckFail = "weir.dev/health-check-fail"
+	// AnnotationPassiveHealthCheck is auto or off: whether endpoints are ejected whose handshakes fail.
+	AnnotationPassiveHealthCheck = "weir.dev/passive-health-check"
 )
 
 // Algorithm is how endpoints are chosen for new flows.
@@ -80,7 +88,16 @@ type ServiceOptions struct {
 	MaxConnections          uint32 // 0: no limit
 	NewConnectionsPerSecond uint32 // 0: no limit
 	QUICConnectionID        QUICConnectionID
-	MSSClamp                uint16 // 0: off
+	MSSClamp                uint16       // 0: off
+	HealthCheck             *probe.Check // nil: none
+	HealthCheckClosed       bool         // no endpoint is used if all fail
+	NoPassiveCheck          bool
+}
+
+func (o ServiceOptions) equal(p ServiceOptions) bool {
+	same := o.HealthCheck.Equal(p.HealthCheck)
+	o.HealthCheck, p.HealthCheck = nil, nil
+	return same && o == p
 }
 
 // Bounds of the annotations' values.
@@ -133,6 +150,12 @@ var optionAnnotations = []struct {
 	{AnnotationNewConnections, true, func(w *annotationOptions, text string) string { return limit(&w.opts.NewConnectionsPerSecond, text) }},
 	{AnnotationQUICConnectionID, false, (*annotationOptions).readConnectionID},
 	{AnnotationMSSClamp, false, (*annotationOptions).readMSS},
+	{AnnotationHealthCheckFail, false, func(w *annotationOptions, text string) string {
+		return choice(&w.opts.HealthCheckClosed, text, "open", "closed")
+	}},
+	{AnnotationPassiveHealthCheck, false, func(w *annotationOptions, text string) string {
+		return choice(&w.opts.NoPassiveCheck, text, "auto", "off")
+	}},
 }
 
 // unsupportedFeature is the first annotation that asks for an unsupported feature, "" for
@@ -215,6 +238,34 @@ func oneOf[T ~uint8](to *T, text, supported string, values ...string) string {
 	}
 	*to = T(at)
 	return ""
+}
+
+// choice sets *to to whether text is yes and not no.
+func choice(to *bool, text, no, yes string) string {
+	if text != no && text != yes {
+		return unsupportedValue(text, fmt.Sprintf("%q, %q", no, yes))
+	}
+	*to = text == yes
+	return ""
+}
+
+// readHealthCheck reads AnnotationHealthCheck, whose errors have fields. A named port must be one of
+// the Service's.
+func (w *annotationOptions) readHealthCheck(text string, ports []Port) {
+	path := annotationPath(AnnotationHealthCheck)
+	if strings.TrimSpace(text) == "" {
+		return
+	}
+	c, errors, warnings := probe.Parse(path, text)
+	w.errors, w.warnings = append(w.errors, errors...), append(w.warnings, warnings...)
+	if c == nil {
+		return
+	}
+	if c.PortName != "" && !slices.ContainsFunc(ports, func(p Port) bool { return p.Name == c.PortName }) {
+		w.errors = append(w.errors, invalid(path+"."+c.Kind.String()+".port", c.PortName, "must be the name of a port of the Service"))
+		return
+	}
+	w.opts.HealthCheck = c
 }
 
 func limit(to *uint32, text string) string {

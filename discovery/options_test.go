@@ -31,6 +31,11 @@ func TestOptionsOfAService(t *testing.T) {
 		{AnnotationSlowStart, "30", ServiceOptions{}, "must be a duration between 0s and 1h0m0s", false},
 		{AnnotationSlowStart, "-1s", ServiceOptions{}, "must be a duration", false},
 		{AnnotationSlowStart, "61m", ServiceOptions{}, "must be a duration", false},
+		{AnnotationHealthCheckFail, "closed", ServiceOptions{HealthCheckClosed: true}, "", false},
+		{AnnotationHealthCheckFail, "open", ServiceOptions{}, "", false},
+		{AnnotationHealthCheckFail, "shut", ServiceOptions{}, `Unsupported value: "shut": supported values: "open", "closed"`, false},
+		{AnnotationPassiveHealthCheck, "off", ServiceOptions{NoPassiveCheck: true}, "", false},
+		{AnnotationPassiveHealthCheck, "on", ServiceOptions{}, `supported values: "auto", "off"`, false},
 		{AnnotationMaxConnections, "1000", ServiceOptions{MaxConnections: 1000}, "", false},
 		{AnnotationMaxConnections, "many", ServiceOptions{}, "must be a number between 0 and", true},
 		{AnnotationNewConnections, "50", ServiceOptions{NewConnectionsPerSecond: 50}, "", false},
@@ -142,6 +147,48 @@ func TestWeights(t *testing.T) {
 	}
 }
 
+// The endpoints of a Service are checked as the annotation says. An error has the field, and the last
+// check goes on.
+func TestHealthCheck(t *testing.T) {
+	ask := func(text string) *corev1.Service {
+		return given(func(s *corev1.Service) { s.Annotations[AnnotationHealthCheck] = text })
+	}
+	svc := read(0, ask("{httpGet: {path: /healthz, port: http}, periodSeconds: 1}"))
+	if c := svc.Options.HealthCheck; c == nil || c.Path != "/healthz" || c.PortName != "http" || c.Period != time.Second || len(svc.Errors)+len(svc.Warnings) > 0 {
+		t.Fatalf("%+v, %q, %q", c, svc.Errors, svc.Warnings)
+	}
+	s := NewStore(Options{Supported: ^Feature(0)})
+	s.SetService(ask("tcpSocket: {}"))
+	s.Flush()
+	for text, want := range map[string]string{
+		"{httpGet: {port: metrics}}": `metadata.annotations[weir.dev/health-check].httpGet.port: Invalid value: "metrics": must be the name of a port`,
+		"{tcpSocket: {ports: 1}}":    "metadata.annotations[weir.dev/health-check].tcpSocket.ports: unknown field (did you mean port?)",
+		"{}":                         "metadata.annotations[weir.dev/health-check]: Required value",
+	} {
+		s.SetService(ask(text))
+		s.Flush()
+		if wantErrors(t, web(s).Errors, want); web(s).Options.HealthCheck == nil {
+			t.Errorf("%s: the last check has ended", text)
+		}
+	}
+	s.SetService(ask("tcpSocket:   {}"))
+	if up := s.Flush(); len(up.Put) != 1 { // the errors end
+		t.Errorf("%d changes", len(up.Put))
+	}
+	s.SetService(ask("tcpSocket: {port: }"))
+	if up := s.Flush(); up != nil {
+		t.Error("an equal check is a change")
+	}
+	s.SetService(ask(""))
+	s.Flush()
+	if w := read(0, ask("{tcpSocket: {}, initialDelaySeconds: 5}")).Warnings; len(w) != 1 || !strings.Contains(w[0], "health-check].initialDelaySeconds: not used") {
+		t.Errorf("warnings %q", w)
+	}
+	if c := web(s).Options.HealthCheck; c != nil {
+		t.Errorf("without the annotation: %+v", c)
+	}
+}
+
 // FuzzOptions holds whatever text to what every Service must keep: an option
 // is in range, or there is an error.
 func FuzzOptions(f *testing.F) {
@@ -150,7 +197,7 @@ func FuzzOptions(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, a := range optionAnnotations {
-			w := parseAnnotations(map[string]string{a.name: text}, false)
+			w := parseAnnotations(map[string]string{a.name: text}, false, nil)
 			o := &w.opts
 			if c := o.QUICConnectionID; int(c.Offset)+int(c.Length) > maxCIDLength || c.Marked && c.Length == 0 {
 				t.Errorf("%q: %+v", text, c)

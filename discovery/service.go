@@ -61,7 +61,7 @@ func parseService(obj *corev1.Service, good *spec, opts *Options) *spec {
 		last.svc.Errors, last.svc.Created, last.valid = p.errors, sp.svc.Created, false
 		return &last
 	}
-	sp.annotations = parseAnnotations(obj.Annotations, sp.svc.Policy.ExternalLocal)
+	sp.annotations = parseAnnotations(obj.Annotations, sp.svc.Policy.ExternalLocal, sp.svc.Ports)
 	if w := sp.annotations; len(w.errors) > 0 && good != nil {
 		sp.annotations = good.annotations
 		sp.annotations.checkKeys(sp.svc.Policy.ExternalLocal)

@@ -18,6 +18,14 @@ var boundaries = []boundary{
 	},
 	{folder: "discovery/kube/client", why: "it does not know what the objects mean", own: []string{}},
 	{
+		folder: "discovery/probe", why: "a text and its rules: no probe is sent here",
+		own: []string{"discovery/similar"}, imports: []string{"net", "os"},
+	},
+	{
+		folder: "discovery/prober", why: "it sends probes, whoever asks for them and whatever follows",
+		own: []string{"discovery/probe", "discovery/similar"}, importers: []string{"cmd/weir"},
+	},
+	{
 		folder: "conntrack", why: "a leaf: standard library and golang.org/x/sys only",
 		only: []string{"golang.org/x/sys"},
 	},
@@ -145,6 +153,10 @@ var boundaries = []boundary{
 	{
 		folder: "cmd/weir/answers", why: "it reads the state of parts, whoever wires them",
 		never: []string{"cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir/daemon"},
+	},
+	{
+		folder: "cmd/weir/endpointhealth", why: "it finds out which endpoints work, whoever chooses and publishes",
+		never: []string{"cmd/weir/answers", "cmd/weir/changes", "cmd/weir/daemon", "lb/worker", "perf"}, importers: []string{"cmd/weir"},
 	},
 	{
 		folder: "cmd/weir/changes", why: "it compares, and tells what has changed, whoever publishes",

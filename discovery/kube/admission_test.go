@@ -26,6 +26,8 @@ var admissionValues = map[string][]string{
 	discovery.AnnotationTrafficDistribution: {"PreferSameNode", " PreferSameZone", "PreferClose", "PreferSameRegion", "", "preferclose"},
 	discovery.AnnotationMinReadyPercent:     {"0", "100", "+5", " 7 ", "007", "", "-1", "101", "5%", "1000"},
 	discovery.AnnotationSlowStart:           {"30s", "1h", "0", "1.5m", ".5s", "1m30s", "100ms", "", "-0s", "1h1s", "-1s", "30", "1d", "9999999999h", "s"},
+	discovery.AnnotationHealthCheckFail:     {"open", " closed ", "", "shut"},
+	discovery.AnnotationPassiveHealthCheck:  {"auto", "off", "", "on"},
 	discovery.AnnotationMaxConnections:      {"0", "1073741824", "0001000", "", "1073741825", "-1", "+1", "1k", "1e3", "99999999999", "1 0"},
 	discovery.AnnotationNewConnections:      {"100", "1.5"},
 	discovery.AnnotationWeight: {"n1=5", "10.0.0.1=7, 10.0.0.3:8080=8,n = 1000", "a=007", "a=b=1", "", "n1", "=3", " =3", "n1=0", "n1=1001", "a=1,,b=2", "a=1,", "a=x",

@@ -143,6 +143,24 @@ type Numbered struct {
 	Counts
 }
 
+// Failing returns the numbers of which at least so many attempts in a row have failed. It looks at every
+// number that was assigned, some nanoseconds each.
+func (t *Table) Failing(inARow uint32) (out []Numbered) {
+	for i := range t.chunks {
+		chunk := t.chunks[i].Load()
+		if chunk == nil {
+			continue
+		}
+		for j := range chunk {
+			if uint32(chunk[j].failing.Load()>>32) >= inARow {
+				n := uint32(i<<chunkBits + j)
+				out = append(out, Numbered{n, t.Of(n)})
+			}
+		}
+	}
+	return out
+}
+
 // Worst returns the numbers with the most failures, at most limit, the worst first. It looks at
 // every number that was assigned, some nanoseconds each.
 func (t *Table) Worst(limit int) []Numbered {

@@ -38,7 +38,7 @@ func (src *Source) Explain(_ context.Context, query api.ExplainQuery) (api.Strea
 // frontendView is the view of the frontends that this node serves.
 func (src *Source) frontendView() explain.View {
 	v := explain.View{
-		Guard: src.Guard(), Claims: src.Claims,
+		Guard: *src.Readiness().Guard, Claims: src.Claims,
 		Table: src.LB.Tables().Load(), NoRoom: map[table.Key]bool{}, Problems: src.Problems.Of,
 	}
 	for _, f := range src.LB.Unsteered() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/endpointhealth"
 	"github.com/weirlb/weir/cmd/weir/explain"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
@@ -21,7 +22,7 @@ import (
 // servicesNamed are the Services of the source with a name, or all for "", by name.
 func (src *Source) servicesNamed(name string) ([]*discovery.Service, error) {
 	var out []*discovery.Service
-	drained, guard := src.Drained(), src.Guard()
+	readiness := src.Readiness()
 	for _, svc := range src.Services.Services() {
 		if name == "" || svc.Name.String() == name {
 			if svc.Unused {
@@ -29,7 +30,7 @@ func (src *Source) servicesNamed(name string) ([]*discovery.Service, error) {
 					continue // it is gone
 				}
 			}
-			out = append(out, guard.Apply(translate.WithDrained(drained, svc)))
+			out = append(out, readiness.Of(svc))
 		}
 	}
 	if name != "" && len(out) == 0 {
@@ -41,16 +42,16 @@ func (src *Source) servicesNamed(name string) ([]*discovery.Service, error) {
 	return out, nil
 }
 
-// services are the Services of the source as this node sees them, with the drained endpoints. Of
+// services are the Services of the source as this node sees them. Of
 // only, nil for all, the endpoints are there also where no frontend needs them.
 func (src *Source) services(only *discovery.ServiceName) []*discovery.Service {
-	drained := src.Drained()
+	readiness := src.Readiness()
 	list := slices.Clone(src.Services.Services()) // not under the lock: the source may be delivering
 	for i, svc := range list {
 		if svc.Unused && (only == nil || *only == svc.Name) {
 			svc = cmp.Or(src.Services.Merged(svc.Name), svc)
 		}
-		list[i] = translate.WithDrained(drained, svc)
+		list[i] = readiness.Of(svc)
 	}
 	return list
 }
@@ -78,7 +79,7 @@ func (src *Source) ServiceStates(name string) (api.Stream, error) {
 func (src *Source) serviceState(svc *discovery.Service, node *topology.Node) api.ServiceState {
 	t := src.LB.ServiceTotals(svc.Name.String())
 	out := counted(&t)
-	out.Service, out.Ports = svc.Name.String(), []api.ServicePort{}
+	out.Service, out.Ports, out.Health = svc.Name.String(), []api.ServicePort{}, src.Monitor.Counts(svc)
 	out.MaxConnections, out.NewConnectionsPerSecond = svc.Options.MaxConnections, svc.Options.NewConnectionsPerSecond
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
@@ -150,11 +151,15 @@ func (src *Source) EndpointStates(name string) (api.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	drained := src.Drained()
+	drained := src.Readiness().Drained
 	q := explain.Question{Services: services, Node: src.Node()}
 	answer, err := q.Answer()
 	if err != nil {
 		return nil, err
+	}
+	byName := make(map[string]*discovery.Service, len(services))
+	for _, svc := range services {
+		byName[svc.Name.String()] = svc
 	}
 	return func(o *api.ObjectWriter) error {
 		o.List("endpoints")
@@ -162,8 +167,9 @@ func (src *Source) EndpointStates(name string) (api.Stream, error) {
 			if err != nil {
 				return err
 			}
+			svc := byName[s.Namespace+"/"+s.Name]
 			for i := range s.Ports {
-				if err := src.writeEndpoints(o, s, &s.Ports[i], drained); err != nil {
+				if err := src.writeEndpoints(o, s, svc, &s.Ports[i], drained); err != nil {
 					return err
 				}
 			}
@@ -172,9 +178,10 @@ func (src *Source) EndpointStates(name string) (api.Stream, error) {
 	}, nil
 }
 
-func (src *Source) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *explain.Port, drained translate.DrainedSet) error {
+func (src *Source) writeEndpoints(o *api.ObjectWriter, s *explain.Service, svc *discovery.Service, p *explain.Port, drained translate.DrainedSet) error {
 	service := s.Namespace + "/" + s.Name
 	proto, _ := header.ProtocolNumber(p.Protocol)
+	port := slices.IndexFunc(svc.Ports, func(q discovery.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol })
 	for i := range p.Detail {
 		e := &p.Detail[i]
 		out := api.EndpointState{
@@ -185,12 +192,19 @@ func (src *Source) writeEndpoints(o *api.ObjectWriter, s *explain.Service, p *ex
 			out.Port = strconv.Itoa(int(p.Port))
 		}
 		if a, err := netip.ParseAddrPort(e.Address); err == nil {
+			if port >= 0 {
+				out.Health = src.Monitor.State(svc, &svc.Ports[port], a)
+			}
+			if why := endpointhealth.Reason(&out.Health, time.Now()); why != "" {
+				out.Reason = why + "; " + out.Reason
+			}
 			if drained.Has(a) {
 				out.Drained, out.Reason = true, "drained by weir drain; "+out.Reason
 			}
 			if n, ok := src.LB.Tables().EndpointID(service, p.Port, proto, a); ok {
 				out.Connections, out.Open = src.LB.FlowTable().EndpointFlows(n), src.LB.FlowTable().EndpointOpen(n)
 				out.Attempts = src.Attempts.of(n)
+				out.Health.FailedConnections = out.Attempts.Refused + out.Attempts.Unanswered
 			}
 		}
 		if err := o.Element(&out); err != nil {

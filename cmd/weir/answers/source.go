@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/announcer"
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/endpointhealth"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/privilege"
@@ -28,10 +29,8 @@ type Published interface {
 	Node() topology.Node
 	// NodePorts are the addresses on which node ports are served. synced is true once traffic is taken.
 	NodePorts() (addresses []api.NodePortAddress, synced bool)
-	// Drained are the endpoints that the operator drains.
-	Drained() translate.DrainedSet
-	// Guard keeps endpoints from leading to the node itself.
-	Guard() translate.Guard
+	// Readiness is what the node combines with the conditions of endpoints.
+	Readiness() *translate.Readiness
 	// Claims are the frontends that a Service claims. It waits for a publication, and makes none wait
 	// for longer than a Service takes.
 	Claims(svc *discovery.Service) []translate.Claim
@@ -76,6 +75,7 @@ type Source struct {
 	Services  source.Source
 	Announcer *announcer.Announcer // nil where nothing is announced
 	Attempts  *Attempts
+	Monitor   *endpointhealth.Monitor
 	Problems  *problem.Registry
 	EventRing *event.Ring
 	Phases    *phase.Phases  // of the start

@@ -27,6 +27,8 @@ type ServiceState struct {
 	// Handshakes are the times from the first SYN to the SYN-ACK, of the modes in which
 	// answers pass Weir: of at most 8 new connections of a batch.
 	Handshakes Histogram `json:"handshakes"`
+	// Health counts the endpoints of all ports that checks know: passing, failing, ejected.
+	Health map[string]int `json:"health,omitempty"`
 	// Drops are dropped packets by reason: those with a frontend or flow of the Service, and
 	// only reasons that occurred.
 	Drops map[string]uint64 `json:"drops"`
@@ -130,7 +132,27 @@ type EndpointState struct {
 	Open        uint32 `json:"open"`
 	// Attempts are how attempts to connect to the endpoint have fared.
 	Attempts Attempts `json:"attempts"`
+	// Health is what this node has found out about the endpoint.
+	Health EndpointHealth `json:"health"`
 }
+
+// EndpointHealth is what checks of a node say of an endpoint.
+type EndpointHealth struct {
+	// State is passing or failing by the health check of the Service, ejected by the passive check, or
+	// unchecked.
+	State string `json:"state"`
+	// Since is absent of an endpoint that is not checked.
+	Since *time.Time `json:"since,omitempty"`
+	// Reason is why the check fails, or the endpoint is ejected.
+	Reason string `json:"reason,omitempty"`
+	// LatencySeconds is how long the last probe that passed has taken.
+	LatencySeconds float64 `json:"latencySeconds,omitempty"`
+	// FailedConnections are attempts that were refused or not answered.
+	FailedConnections uint64 `json:"failedConnections"`
+}
+
+// HealthEjected is the state of an ejected endpoint.
+const HealthEjected = "ejected"
 
 // Attempts counts TCP handshakes, UDP flows and SCTP associations to an endpoint, since this
 // process knows it.

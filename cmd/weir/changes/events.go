@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/endpointhealth"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/source"
@@ -41,6 +43,16 @@ type endpointChange struct {
 
 // NewCause is a cause that is no change of endpoints.
 func NewCause(text string) *Cause { return &Cause{text: text} }
+
+// HealthCause is a change of the health of endpoints.
+func HealthCause(list []endpointhealth.Change) *Cause {
+	c := &Cause{text: "the health of endpoints has changed", endpoints: map[string][]endpointChange{}}
+	for _, x := range list {
+		name := x.Service.String()
+		c.endpoints[name] = append(c.endpoints[name], endpointChange{event.EndpointChanged, x.At.Addr().String(), x.Text, []string{strconv.Itoa(int(x.At.Port()))}})
+	}
+	return c
+}
 
 // CauseOf compares the Services of an update with those before. first is set where there was no
 // update before.

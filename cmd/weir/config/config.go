@@ -123,11 +123,12 @@ type Configuration struct {
 	// another kind of address of another Service is left to that Service.
 	ExternalIPs bool `json:"externalIPs"`
 
-	Conntrack Conntrack `json:"conntrack"`
-	Flood     Flood     `json:"flood"`
-	Limits    Limits    `json:"limits"`
-	Drain     Drain     `json:"drain"`
-	Death     Death     `json:"death"`
+	Conntrack    Conntrack    `json:"conntrack"`
+	Flood        Flood        `json:"flood"`
+	HealthChecks HealthChecks `json:"healthChecks"`
+	Limits       Limits       `json:"limits"`
+	Drain        Drain        `json:"drain"`
+	Death        Death        `json:"death"`
 
 	// OnStop is the meaning of SIGTERM. detach drains and removes everything from
 	// the host. leave is for restarts and upgrades: Weir ends at once and leaves

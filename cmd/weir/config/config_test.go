@@ -44,6 +44,7 @@ serviceProxyName: weir
 loadBalancerClass: weir.dev/weir
 stateDir: /var/lib/weir
 flood: {newConnectionsPerPrefix: 500, ipv4PrefixLength: 28, ipv6PrefixLength: 48}
+healthChecks: {passive: "off"}
 limits: {servicePercent: 10, namespacePercent: 30}
 `
 
@@ -74,6 +75,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		ClusterIPs: true, ExternalIPs: true,
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},
 		Flood:              Flood{500, 28, 48},
+		HealthChecks:       HealthChecks{PassiveOff},
 		Limits:             Limits{10, 30},
 		Drain:              Drain{5, 60},
 		Death:              Death{20},

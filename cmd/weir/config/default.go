@@ -18,8 +18,9 @@ func Default() *Configuration {
 			TakeoverSeconds:             3600,
 			EndpointRemovalGraceSeconds: 10,
 		},
-		Flood:  Flood{IPv4PrefixLength: 24, IPv6PrefixLength: 56},
-		Limits: Limits{ServicePercent: 25, NamespacePercent: 50},
+		Flood:        Flood{IPv4PrefixLength: 24, IPv6PrefixLength: 56},
+		HealthChecks: HealthChecks{Passive: PassiveAuto},
+		Limits:       Limits{ServicePercent: 25, NamespacePercent: 50},
 		// Together below the 30 s that the kubelet waits by default.
 		Drain:              Drain{NotReadySeconds: 10, TimeoutSeconds: 15},
 		Death:              Death{HoldSeconds: 10},

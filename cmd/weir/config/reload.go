@@ -36,6 +36,7 @@ var reloadable = map[string]func(c, next *Configuration){
 	"flood.newConnectionsPerPrefix": func(c, next *Configuration) { c.Flood.NewConnectionsPerPrefix = next.Flood.NewConnectionsPerPrefix },
 	"flood.ipv4PrefixLength":        func(c, next *Configuration) { c.Flood.IPv4PrefixLength = next.Flood.IPv4PrefixLength },
 	"flood.ipv6PrefixLength":        func(c, next *Configuration) { c.Flood.IPv6PrefixLength = next.Flood.IPv6PrefixLength },
+	"healthChecks.passive":          func(c, next *Configuration) { c.HealthChecks = next.HealthChecks },
 	"forwarding.mode":               func(c, next *Configuration) { c.Forwarding.Mode = next.Forwarding.Mode },
 	"protectedPorts":                func(c, next *Configuration) { c.ProtectedPorts = next.ProtectedPorts },
 	"protectedEndpointPorts":        func(c, next *Configuration) { c.ProtectedEndpointPorts = next.ProtectedEndpointPorts },

@@ -62,6 +62,7 @@ func (c *Configuration) Validate() Errors {
 	validateProtectedPorts(c, &r)
 	validateConntrack(c, &r)
 	validateFlood(c, &r)
+	validateHealthChecks(c, &r)
 	validateLimits(c, &r)
 	validateDrain(c, &r)
 	validateDeath(c, &r)

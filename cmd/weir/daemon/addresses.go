@@ -75,7 +75,7 @@ func (d *Daemon) updateAddresses() {
 	}
 	d.followReach()
 	d.checks.SetAddresses(d.checkAddresses())
-	d.checks.SetUnused(unusedBy(d))
+	readinessChanged(d)
 }
 
 // followReach has the source merge what the frontends of this node need now. Preconditions: d.mu

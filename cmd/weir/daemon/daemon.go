@@ -25,6 +25,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/changes"
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/endpointhealth"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/healthz"
@@ -53,6 +54,7 @@ type Daemon struct {
 	reach  *translate.SharedReach // as the source knows it
 	lb     *lb.LB
 	checks *healthcheck.Checks
+	health *endpointhealth.Monitor
 	// attempts are set with lb.
 	attempts *answers.Attempts
 	// announcer is nil where nothing is announced.
@@ -177,6 +179,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	task("packet path", d.lb.Run)
 	task("addresses", func(ctx context.Context) error { return d.followAddresses(ctx, addresses) })
 	task("health checks", d.followChecks)
+	task("health of endpoints", d.health.Run)
 	task("reload", func(ctx context.Context) error { return d.followReload(ctx, o.Signals.Reload) })
 	if o.Watch != nil {
 		task("configuration file", func(ctx context.Context) error { return o.Watch.Follow(ctx, o.Signals.Reload, d.log) })
@@ -214,6 +217,7 @@ func (d *Daemon) open(sockets *xsk.Transfer) (err error) {
 	d.tune()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.health = newHealth(d)
 	d.translate = translate.New(d.options())
 	d.followReach()
 	d.checks = d.newChecks()
@@ -303,6 +307,8 @@ func (d *Daemon) options() translate.Options {
 		ProtectedPorts: d.cfg.ProtectedPorts,
 		SNATPorts:      d.cfg.SNAT.Ports,
 		Guard:          translate.GuardOf(d.cfg, d.lb.Router().Local),
+		Health:         d.health.Health,
+		WarmsUp:        d.health.WarmsUp,
 
 		LoadBalancerClass: d.cfg.LoadBalancerClass,
 		Mode:              translate.Mode(d.cfg.Forwarding.Mode),

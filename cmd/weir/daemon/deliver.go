@@ -82,6 +82,7 @@ func (d *Daemon) apply(up *discovery.Update) (serves bool) {
 	if up.Node != nil {
 		d.updateAddresses()
 	}
+	d.health.Apply(up, readinessOf(d).Guard)
 	b := d.translate.Apply(up)
 	d.updating.Step(time.Now())
 	serves = d.publish(b, c)

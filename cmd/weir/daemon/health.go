@@ -129,7 +129,7 @@ func (d *Daemon) newChecks() *healthcheck.Checks {
 		Log: d.log,
 	})
 	c.SetAddresses(d.checkAddresses())
-	c.SetUnused(unusedBy(d))
+	c.SetReadiness(readinessOf(d))
 	return c
 }
 

@@ -88,7 +88,7 @@ func (d *Daemon) drainEndpoints(names []string, undo bool) error {
 // setDrained publishes another list of drained endpoints. Preconditions: d.mu is held.
 func (d *Daemon) setDrained(list []drainedEndpoint, why string) {
 	d.drained = list
-	d.checks.SetUnused(unusedBy(d))
+	d.checks.SetReadiness(readinessOf(d))
 	if b := d.translate.SetDrained(drainedOf(list)); !b.Empty() {
 		d.publish(b, changes.NewCause(why))
 	}

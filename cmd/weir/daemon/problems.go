@@ -28,6 +28,7 @@ const (
 	partConflicts   = "conflicts"   // as a whole
 	partSource      = "source"      // as a whole
 	partChecks      = "health checks"
+	partHealth      = "health of endpoints"
 	partPacketPath  = "packet path"
 	partReload      = "reload"
 	partNode        = "node"
@@ -63,6 +64,7 @@ func (d *Daemon) lookForProblems() {
 	d.problems.Refresh(partChecks, func() []problem.Problem { return checkProblems(d.checks.Faults()) })
 	d.problems.Refresh(partPacketPath, func() []problem.Problem { return packetPathProblems(d.lb) })
 	d.problems.Refresh(partConflicts, func() []problem.Problem { return conflictProblems(d.lb) })
+	d.problems.Refresh(partHealth, d.health.Problems)
 	d.problems.Refresh(partNode, d.nodeProblems)
 	d.problems.Refresh(partAnnounce, d.announcer.Problems)
 }

@@ -58,7 +58,7 @@ func (d *Daemon) reload() {
 		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}), changes.NewCause("the configuration has changed"))
 	}
 	d.followReach()
-	d.checks.SetUnused(unusedBy(d))
+	readinessChanged(d)
 	d.problems.Set(partReload, problem.Weir, later...)
 	d.log.Info("reloaded")
 	d.events.Add(event.New{Kind: event.Reload, Text: text, Logged: true})

@@ -18,7 +18,7 @@ import (
 func answersOf(d *Daemon) *answers.Source {
 	return &answers.Source{
 		Published: published{d}, Process: state{d}, Operator: operator{d, d.ending},
-		NodeName: d.cfg.NodeName, LB: d.lb, Services: d.source, Announcer: d.announcer, Attempts: d.attempts,
+		NodeName: d.cfg.NodeName, LB: d.lb, Services: d.source, Announcer: d.announcer, Attempts: d.attempts, Monitor: d.health,
 		Problems: d.problems, EventRing: d.events, Phases: d.phases, Level: d.level, Log: d.log,
 	}
 }
@@ -38,16 +38,10 @@ func (p published) NodePorts() (addresses []api.NodePortAddress, synced bool) {
 	return p.d.nodePortAddresses(), p.d.synced
 }
 
-func (p published) Drained() translate.DrainedSet {
+func (p published) Readiness() *translate.Readiness {
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
-	return translate.NewDrainedSet(drainedOf(p.d.drained))
-}
-
-func (p published) Guard() translate.Guard {
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	return translate.GuardOf(p.d.cfg, p.d.lb.Router().Local)
+	return readinessOf(p.d)
 }
 
 func (p published) Claims(svc *discovery.Service) []translate.Claim {

@@ -56,8 +56,9 @@ func (p *patient) imagine(ctx context.Context) (*imagined, error) {
 		return nil, err
 	}
 	p.drained = daemon.KeptDrains(p.cfg)
+	seen := translate.Readiness{Drained: p.drained}
 	for n, svc := range i.services {
-		i.services[n] = translate.WithDrained(p.drained, svc)
+		i.services[n] = seen.Of(svc)
 	}
 	node := i.node
 	node.Addresses = p.nodeAddresses(&i.node)

@@ -55,7 +55,7 @@ var Kinds = []struct {
 	{TierChanged, "New flows of a Service port go to endpoints of another tier."},
 	{EndpointAdded, "A Service port has a new endpoint."},
 	{EndpointRemoved, "A Service port has an endpoint no longer."},
-	{EndpointChanged, "An endpoint became ready, not-ready, terminating or terminated."},
+	{EndpointChanged, "An endpoint became ready, not-ready, terminating or terminated, or its health changed."},
 	{SourceLost, "The source of Services does not answer, or has errors."},
 	{SourceBack, "The source of Services answers again, or an error is mended."},
 	{InterfaceAbsent, "A configured interface is not attached."},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/manifest"
 	"github.com/weirlb/weir/topology"
@@ -122,7 +123,7 @@ func (q *Question) subjects() []subject {
 func (q *Question) explain(s subject, faults, warnings []string) *Service {
 	out := Service{Namespace: s.name.Namespace, Name: s.name.Name, Errors: []string{}, Ports: []Port{}}
 	if s.svc != nil && q.View != nil {
-		s.svc = q.View.Guard.Apply(s.svc)
+		s.svc = (&translate.Readiness{Guard: &q.View.Guard}).Of(s.svc)
 	}
 	if s.svc != nil {
 		out = buildService(s.svc, q.Node)

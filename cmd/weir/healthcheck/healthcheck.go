@@ -51,7 +51,7 @@ type Checks struct {
 	mu        sync.Mutex
 	addresses []netip.Addr // nil: all of the node
 	checks    map[discovery.ServiceName]*check
-	unused    func(netip.AddrPort) bool
+	readiness Readiness
 	closed    bool
 }
 
@@ -80,7 +80,7 @@ func New(cfg Config) *Checks {
 	if cfg.Own == nil {
 		cfg.Own = func(uint16) string { return "" }
 	}
-	return &Checks{cfg: cfg, limit: httpserver.NewLimit(maxConnections), checks: map[discovery.ServiceName]*check{}, unused: func(netip.AddrPort) bool { return false }}
+	return &Checks{cfg: cfg, limit: httpserver.NewLimit(maxConnections), checks: map[discovery.ServiceName]*check{}, readiness: asItIs{}}
 }
 
 // Run retries failed listeners, and closes everything when ctx ends.
@@ -129,14 +129,34 @@ func (c *Checks) SetAddresses(addrs []netip.Addr) {
 	}
 }
 
-// SetUnused has the checks leave out the endpoints of which unused is true: the operator drains
-// them, or the node refuses them. It must be called again when an answer may be another.
-func (c *Checks) SetUnused(unused func(netip.AddrPort) bool) {
+// Readiness has the endpoints of a Service as the node uses them.
+type Readiness interface {
+	Of(*discovery.Service) *discovery.Service
+}
+
+type asItIs struct{}
+
+func (asItIs) Of(svc *discovery.Service) *discovery.Service { return svc }
+
+// SetReadiness has the checks count the endpoints that are ready by r. It must be called again when r
+// may say another thing of any Service.
+func (c *Checks) SetReadiness(r Readiness) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unused = unused
+	c.readiness = r
 	for _, k := range c.checks {
 		k.local.Store(c.count(k.svc))
+	}
+}
+
+// Recount counts the endpoints of Services again, of which Readiness says another thing.
+func (c *Checks) Recount(names []discovery.ServiceName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range names {
+		if k := c.checks[name]; k != nil {
+			k.local.Store(c.count(k.svc))
+		}
 	}
 }
 
@@ -237,9 +257,10 @@ func (c *Checks) fault(k *check) Fault {
 
 // count counts addresses with a ready endpoint on this node. Endpoints that only finish
 // open connections do not count: the load balancer in front is to choose
-// another node by then. Nor do unused ones. Preconditions: c.mu is held.
+// another node by then. Preconditions: c.mu is held.
 func (c *Checks) count(svc *discovery.Service) *counts {
 	node := c.cfg.NodeName
+	svc = c.readiness.Of(svc)
 	n := &counts{any: [2]bool{svc.Families&discovery.IPv4 != 0, svc.Families&discovery.IPv6 != 0}}
 	seen := map[netip.Addr]bool{}
 	for i := range svc.Ports {
@@ -248,7 +269,7 @@ func (c *Checks) count(svc *discovery.Service) *counts {
 			addr := e.AddrPort.Addr()
 			f := family(addr)
 			n.any[f] = true
-			if e.Ready && e.NodeName == node && node != "" && !seen[addr] && !c.unused(e.AddrPort) {
+			if e.Ready && e.NodeName == node && node != "" && !seen[addr] {
 				seen[addr] = true
 				n.local[f]++
 			}

@@ -8,12 +8,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/topology"
@@ -261,7 +261,12 @@ func TestChecksDoNotCountDrainedEndpoints(t *testing.T) {
 		}
 	}
 	drain := func(addrs ...string) {
-		c.SetUnused(func(a netip.AddrPort) bool { return slices.Contains(addrs, a.String()) })
+		set := translate.DrainedSet{}
+		for _, a := range addrs {
+			d, _ := translate.ParseDrained(a)
+			set[d] = struct{}{}
+		}
+		c.SetReadiness(&translate.Readiness{Drained: set})
 	}
 	expect("none is drained", 200, 2)
 	drain("10.0.0.1:80")

@@ -127,11 +127,12 @@ var (
 	serviceDrops       = perService(prometheus.CounterValue, "dropped_packets_total", "Dropped and refused packets with a frontend or flow of the Service; reasons as of weir_dropped_packets_total.", "reason")
 	serviceOpen        = perService(prometheus.GaugeValue, "connections_open", "Connections in which both sides have been heard.")
 	serviceEndpoints   = perService(prometheus.GaugeValue, "endpoints", "Ready endpoints, of all Service ports, by the nearest tier that they belong to.", "tier")
+	serviceHealth      = perService(prometheus.GaugeValue, "endpoints_checked", "Endpoints of all Service ports by what checks of this node say: passing, failing or ejected.", "health")
 
 	// serviceHandshakes is a histogram: a Service has it from the first answer on.
 	serviceHandshakes = perService(prometheus.UntypedValue, "handshake_duration_seconds", "From the first SYN to the SYN-ACK, in modes in which answers pass Weir: of at most 8 new connections of a batch.")
 
-	serviceMetrics = []serviceMetric{servicePackets, serviceBytes, serviceConnections, serviceFailed, serviceResent, serviceDrops, serviceOpen, serviceEndpoints, serviceHandshakes}
+	serviceMetrics = []serviceMetric{servicePackets, serviceBytes, serviceConnections, serviceFailed, serviceResent, serviceDrops, serviceOpen, serviceEndpoints, serviceHealth, serviceHandshakes}
 )
 
 // Describe implements prometheus.Collector.
@@ -152,7 +153,7 @@ func (c *Services) Collect(ch chan<- prometheus.Metric) {
 	})
 	known := make(map[string]*knownService, len(list))
 	var open uint64
-	tiers := map[string]int{}
+	tiers, health := map[string]int{}, map[string]int{}
 	for i := range list {
 		s := &list[i]
 		k := c.known[s.Service]
@@ -167,16 +168,19 @@ func (c *Services) Collect(ch chan<- prometheus.Metric) {
 		to.add(&now, &k.last)
 		k.last = now
 		if i < c.limit {
-			collectService(ch, s.Service, &k.own, uint64(s.Open), tiersOf(s, map[string]int{}))
+			collectService(ch, s.Service, &k.own, uint64(s.Open), tiersOf(s, map[string]int{}), s.Health)
 			continue
 		}
 		c.more = true
 		open += uint64(s.Open)
 		tiersOf(s, tiers)
+		for state, n := range s.Health {
+			health[state] += n
+		}
 	}
 	c.known = known
 	if c.more {
-		collectService(ch, others, &c.rest, open, tiers)
+		collectService(ch, others, &c.rest, open, tiers, health)
 	}
 }
 
@@ -199,7 +203,7 @@ func tiersOf(s *api.ServiceState, to map[string]int) map[string]int {
 	return to
 }
 
-func collectService(ch chan<- prometheus.Metric, name string, c *serviceCounts, open uint64, tiers map[string]int) {
+func collectService(ch chan<- prometheus.Metric, name string, c *serviceCounts, open uint64, tiers, health map[string]int) {
 	emit := func(m *serviceMetric, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, v, append([]string{name}, labels...)...)
 	}
@@ -218,6 +222,9 @@ func collectService(ch chan<- prometheus.Metric, name string, c *serviceCounts, 
 	emit(&serviceOpen, float64(open))
 	for tier, n := range tiers {
 		emit(&serviceEndpoints, float64(n), tier)
+	}
+	for state, n := range health {
+		emit(&serviceHealth, float64(n), state)
 	}
 	collectTimes(ch, name, &c.handshakes)
 }

@@ -24,7 +24,7 @@ func serviceState(name string, connections uint64) api.ServiceState {
 	return api.ServiceState{
 		Service: name, NewConnections: connections, FailedHandshakes: 1, Open: 2,
 		Packets: api.Traffic{FromClients: 10 * connections, FromEndpoints: 20 * connections}, Bytes: api.Traffic{FromClients: 1000 * connections},
-		Drops: map[string]uint64{"no-endpoint": 3}, Retransmissions: api.Retransmissions{SYNs: connections, SYNACKs: 2, FINs: 1},
+		Drops: map[string]uint64{"no-endpoint": 3}, Health: map[string]int{"failing": 1}, Retransmissions: api.Retransmissions{SYNs: connections, SYNACKs: 2, FINs: 1},
 		Handshakes: api.Histogram{Count: 3 * connections, SumSeconds: 2 * float64(connections), Buckets: []api.Bucket{
 			{UpToSeconds: 0.5, Count: connections}, {UpToSeconds: 1, Count: connections}, {Count: connections},
 		}},
@@ -57,6 +57,7 @@ func TestServicesHaveSeriesUpToTheLimit(t *testing.T) {
 	shows(`weir_service_new_connections_total{service="ns/a"} 5`, `weir_service_packets_total{from="endpoint",service="ns/b"} 140`,
 		`weir_service_bytes_total{from="client",service="ns/b"} 7000`, `weir_service_failed_handshakes_total{service="ns/a"} 1`,
 		`weir_service_dropped_packets_total{reason="no-endpoint",service="ns/a"} 3`, `weir_service_connections_open{service="ns/a"} 2`,
+		`weir_service_endpoints_checked{health="failing",service="ns/b"} 1`,
 		`weir_service_retransmissions_total{segment="syn",service="ns/a"} 5`, `weir_service_retransmissions_total{segment="syn-ack",service="ns/b"} 2`,
 		`weir_service_retransmissions_total{segment="fin",service="ns/b"} 1`,
 		`weir_service_endpoints{service="ns/a",tier="same-zone"} 3`, `weir_service_endpoints{service="ns/a",tier="all"} 4`, `!service="other"`,

@@ -25,6 +25,8 @@ const (
 	OrphanSlice       Kind = "orphan-slice"
 	NoHints           Kind = "no-hints"
 	ServiceWarning    Kind = "service-warning"
+	EndpointHealth    Kind = "endpoint-health"
+	HealthChecks      Kind = "health-checks"
 	HealthCheckPort   Kind = "health-check-port"
 	HealthCheckShared Kind = "health-check-port-shared"
 	Manifest          Kind = "manifest"
@@ -81,6 +83,8 @@ var Kinds = []Description{
 	{OrphanSlice, Warning, false, false, "An EndpointSlice names no Service, or one that does not exist."},
 	{NoHints, Warning, true, false, "The Service asks for `spec.trafficDistribution`, and its EndpointSlices have no hints."},
 	{ServiceWarning, Warning, true, false, "A part of the Service is ignored: addresses of another family, an unknown annotation `weir.dev/...`, an Endpoints object that is too long, a slice of names. Or a frontend on the node's own address has a port in `snat.ports`."},
+	{EndpointHealth, Warning, true, false, "Ready endpoints fail the health check of the Service, or are ejected because connections to them fail."},
+	{HealthChecks, Warning, false, false, "The node cannot send probes of health checks, or not as often as Services ask for."},
 	{HealthCheckPort, Error, true, true, "Weir cannot listen on the `spec.healthCheckNodePort`, or another Service or Weir itself answers there."},
 	{HealthCheckShared, Note, true, false, "Another process, most likely kube-proxy, listens on the `spec.healthCheckNodePort`."},
 	{Manifest, Error, true, false, "A file or document is invalid. Its objects stay as last served."},

@@ -2,10 +2,8 @@ package translate
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/weirlb/weir/discovery"
-	"github.com/weirlb/weir/topology"
 )
 
 // Drained names an endpoint, or with port 0 all endpoints of an address, that get no new
@@ -54,37 +52,6 @@ func (s DrainedSet) Has(a netip.AddrPort) bool {
 	_, port := s[Drained{addr, a.Port()}]
 	_, all := s[Drained{Addr: addr}]
 	return port || all
-}
-
-// drainIn returns the endpoints, of which those in the set are terminating.
-func drainIn(set DrainedSet, eps []topology.Endpoint) []topology.Endpoint {
-	if len(set) == 0 {
-		return eps
-	}
-	copied := false
-	for i := range eps {
-		if !eps[i].Ready || !set.Has(eps[i].AddrPort) {
-			continue
-		}
-		if !copied {
-			eps, copied = slices.Clone(eps), true
-		}
-		eps[i].Serving, eps[i].Ready, eps[i].Terminating = true, false, true
-	}
-	return eps
-}
-
-// WithDrained is a Service as a node with drained endpoints sees it.
-func WithDrained(set DrainedSet, svc *discovery.Service) *discovery.Service {
-	if !lists(svc, set) {
-		return svc
-	}
-	out := *svc
-	out.Ports = slices.Clone(svc.Ports)
-	for i := range out.Ports {
-		out.Ports[i].Endpoints = drainIn(set, out.Ports[i].Endpoints)
-	}
-	return &out
 }
 
 // lists reports whether a Service lists an endpoint that is named.

@@ -50,7 +50,8 @@ func TestADrainedEndpointCountsAsTerminating(t *testing.T) {
 	if !a.Ports[0].Endpoints[0].Ready || len(listed) != 1 || listed.Has(netip.AddrPortFrom(node2, 80)) {
 		t.Errorf("endpoint %+v, lists %v", a.Ports[0].Endpoints[0], listed)
 	}
-	if svc := WithDrained(NewDrainedSet([]Drained{one}), a); svc == a || svc.Ports[0].Endpoints[0].State() != "terminating" || WithDrained(NewDrainedSet([]Drained{one}), b) != b {
+	r := Readiness{Drained: NewDrainedSet([]Drained{one})}
+	if svc := r.Of(a); svc == a || svc.Ports[0].Endpoints[0].State() != "terminating" || r.Of(b) != b {
 		t.Errorf("as the node sees it: %+v", svc)
 	}
 	for _, s := range []string{"", "10.1.1.1:0", "10.1.1.1:x", "host:80"} {

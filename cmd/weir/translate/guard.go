@@ -1,14 +1,12 @@
 package translate
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/topology"
 )
 
@@ -54,49 +52,9 @@ func (g *Guard) Refuses(a netip.AddrPort) string {
 	return ""
 }
 
-// keep returns the endpoints of a port, of which those that the node refuses are not ready, and
-// the reasons for the first of these.
-func (g *Guard) keep(eps []topology.Endpoint, protocol string, own *Frontends) (kept []topology.Endpoint, refused, loop string) {
-	kept = eps
-	for i := range eps {
-		why := g.Refuses(eps[i].AddrPort)
-		comesBack := ""
-		if why == "" {
-			comesBack = own.Refuses(&eps[i], protocol)
-		}
-		if why == "" && comesBack == "" {
-			continue
-		}
-		if refused == "" && loop == "" {
-			kept = slices.Clone(eps)
-		}
-		refused, loop = cmp.Or(refused, why), cmp.Or(loop, comesBack)
-		kept[i].Ready, kept[i].Serving, kept[i].Terminating = false, false, false
-	}
-	return kept, refused, loop
-}
-
-// Apply is a Service as a node with the guard sees it.
-func (g *Guard) Apply(svc *discovery.Service) *discovery.Service {
-	out, own := svc, g.Frontends(svc)
-	for i := range svc.Ports {
-		kept, refused, loop := g.keep(svc.Ports[i].Endpoints, svc.Ports[i].Protocol, own)
-		if refused == "" && loop == "" {
-			continue
-		}
-		if out == svc {
-			copied := *svc
-			out, copied.Ports = &copied, slices.Clone(svc.Ports)
-		}
-		out.Ports[i].Endpoints = kept
-	}
-	return out
-}
-
-// guarded returns the endpoints of a port of a family, of which those that the node refuses are
-// not ready, and notes the problem. Without an address it is the same on all nodes, and so a single
-// Event of the Service.
-func (f *familyPort) guarded(eps []topology.Endpoint) []topology.Endpoint {
+// ready returns the endpoints of a port of a family as the node uses them, and notes the problem of those
+// that it refuses. Without an address it is the same on all nodes, and so a single Event of the Service.
+func (f *familyPort) ready(eps []topology.Endpoint) []topology.Endpoint {
 	g := &f.t.opts.Guard
 	for i := range eps {
 		if slices.Contains(g.Ports, eps[i].AddrPort.Port()) {
@@ -107,7 +65,8 @@ func (f *familyPort) guarded(eps []topology.Endpoint) []topology.Endpoint {
 	if f.own == nil {
 		f.own = g.Frontends(f.svc)
 	}
-	kept, refused, loop := g.keep(eps, f.port.Protocol, f.own)
+	r := Readiness{Guard: g, Drained: f.t.drained, Health: f.t.opts.Health}
+	out, refused, loop := r.endpoints(f.svc, f.port, eps, f.own)
 	f.t.askedOwn = f.t.askedOwn || f.own.asked
 	if refused != "" {
 		f.complain(problem.ProtectedPort, "endpoints", "an endpoint gets no packets from the node that has its address: %s", refused)
@@ -115,5 +74,5 @@ func (f *familyPort) guarded(eps []topology.Endpoint) []topology.Endpoint {
 	if loop != "" {
 		f.complain(problem.InvalidObject, "endpoints", "an endpoint gets no packets: %s", loop)
 	}
-	return kept
+	return out
 }

@@ -132,7 +132,7 @@ func TestAnEndpointThatIsAFrontendOfItsServiceGetsNothing(t *testing.T) {
 		b := New(Options{NodeAddresses: []netip.Addr{node1}, Guard: guard}).Apply(update(svc))
 		served := slices.ContainsFunc(b.Put[0].Pools[0].Endpoints, func(e table.Endpoint) bool { return e.AddrPort.String() == tt.endpoint })
 		complained := len(b.Complaints) == 1 && b.Complaints[0].Problems[0].Kind == problem.InvalidObject
-		applied := !guard.Apply(svc).Ports[0].Endpoints[loop].Ready
+		applied := !(&Readiness{Guard: &guard}).Of(svc).Ports[0].Endpoints[loop].Ready
 		if served == tt.refused || complained != tt.refused || applied != tt.refused {
 			t.Errorf("%s: served %v, problem %v, hidden %v; want it refused: %v", tt.name, served, complained, applied, tt.refused)
 		}

@@ -5,11 +5,15 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/table"
 )
 
 // direct reports whether endpoints answer clients past Weir in a mode.
 func direct(m conntrack.Mode) bool { return m >= conntrack.ModeL2DSR }
+
+// Direct reports whether endpoints of a Service answer clients past Weir.
+func (t *Translator) Direct(svc *discovery.Service) bool { return direct(t.mode(svc)) }
 
 // tunnel reports whether a mode carries either address family over either.
 func tunnel(m conntrack.Mode) bool { return m == conntrack.ModeIPIP || m == conntrack.ModeGUE }

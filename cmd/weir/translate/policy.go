@@ -75,8 +75,15 @@ func policy(svc *discovery.Service) *table.Policy {
 	return &p
 }
 
+// WarmUp is the slow start of endpoints that come back from an ejection.
+const WarmUp = 10 * time.Second
+
 // slowStart is the Service's, in ticks of the flow table.
-func slowStart(svc *discovery.Service) uint32 {
+func (t *Translator) slowStart(svc *discovery.Service) uint32 {
 	const tick = time.Second / conntrack.TicksPerSecond
-	return uint32((svc.Options.SlowStart + tick - 1) / tick)
+	long := svc.Options.SlowStart
+	if long < WarmUp && t.opts.WarmsUp != nil && t.opts.WarmsUp(svc.Name) {
+		long = WarmUp
+	}
+	return uint32((long + tick - 1) / tick)
 }

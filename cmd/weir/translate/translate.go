@@ -199,7 +199,7 @@ func (f *familyPort) pool(local bool) int {
 	}
 	w := &f.t.work
 	p := table.Pool{AffinitySeconds: f.svc.AffinitySeconds, OnEmpty: table.Reject, Tier: string(topology.TierNone)}
-	p.Algorithm, p.SlowStart = f.t.algorithm(f.svc), slowStart(f.svc)
+	p.Algorithm, p.SlowStart = f.t.algorithm(f.svc), f.t.slowStart(f.svc)
 	if chosen != nil {
 		p.Tier = string(chosen.Tier)
 		p.Endpoints = f.endpoints(chosen)
@@ -226,7 +226,7 @@ func (f *familyPort) resolve() {
 	// A load balancer address of a family that the Service does not have
 	// otherwise can be served through a tunnel.
 	f.crossed = tunnel(f.t.mode(f.svc)) && !servesFamily(f.svc, f.ipv6)
-	f.eps = f.guarded(drainIn(f.t.drained, ofFamily(f.port.Endpoints, f.ipv6 != f.crossed)))
+	f.eps = f.ready(ofFamily(f.port.Endpoints, f.ipv6 != f.crossed))
 	f.result = topology.Select(f.svc.Policy, f.eps, f.t.opts.Node)
 	w.chosen = append(w.chosen[:0], make([]bool, len(f.eps))...)
 }

@@ -41,6 +41,11 @@ type Options struct {
 	SNATPorts config.PortRange
 	// Guard keeps endpoints from leading to the node itself.
 	Guard Guard
+	// Health is what checks say of endpoints; nil: nothing.
+	Health Health
+	// WarmsUp reports whether endpoints of a Service that are new in a pool start slowly for a while,
+	// whatever the Service says; nil: of none.
+	WarmsUp func(discovery.ServiceName) bool
 	// LoadBalancerClass limits load balancer IPs to those of Services of
 	// this class; "" takes all.
 	LoadBalancerClass string

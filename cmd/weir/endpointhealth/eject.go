@@ -1,0 +1,310 @@
+package endpointhealth
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/translate"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/attempts"
+	"github.com/weirlb/weir/topology"
+)
+
+// Outlier ejection, with the words of Envoy. Anyone can make attempts fail: by SYNs with forged
+// sources, to which an endpoint's answers find no way, or from behind a path that loses them. Therefore
+// failures raise a suspicion alone, which an answer to any client ends, and an endpoint is ejected if a
+// connection of the node's own fails, too. The node's connection says also when it comes back.
+const (
+	// consecutiveFailures are those since the last answer that raise a suspicion.
+	consecutiveFailures = 5
+	// baseEjection is the time of the first ejection. Each one that follows is longer by it.
+	baseEjection = 30 * time.Second
+	maxEjection  = 300 * time.Second
+	// maxEjectionPercent of the ready endpoints of a Service port and family may be ejected, and of those
+	// on the node where Local policy applies.
+	maxEjectionPercent = 50
+	// trust is the time after a connection of the node's own that succeeded, in which no other is made.
+	trust = 5 * time.Second
+	// maxVerifying is the number of connections of the node's own at the same time.
+	maxVerifying = 64
+)
+
+// place is an endpoint of a Service port.
+type place struct {
+	service  discovery.ServiceName
+	port     uint16
+	protocol string
+	at       netip.AddrPort
+}
+
+// suspect is an endpoint whose attempts fail, or have failed.
+type suspect struct {
+	ejected   bool
+	verifying bool
+	times     int       // how often it was ejected in a row
+	since     time.Time // of ejected
+	until     time.Time // not ejected: the next connection of the node's own; ejected: the end
+	failed    uint64    // attempts, at the last connection of the node's own
+	reason    string
+}
+
+// ejections are the suspects of a Monitor, under its lock.
+type ejections struct {
+	suspects  map[place]*suspect
+	byNumber  map[uint32]place // where a number was found
+	verifying int
+	count     int // that are ejected
+}
+
+func noEjections() ejections {
+	return ejections{suspects: map[place]*suspect{}, byNumber: map[uint32]place{}}
+}
+
+// ejected reports whether an endpoint is ejected.
+func (m *Monitor) ejected(p place) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.suspects[p]
+	return s != nil && s.ejected
+}
+
+// WarmsUp reports whether an endpoint of a Service has come back from an ejection a short time ago.
+func (m *Monitor) WarmsUp(name discovery.ServiceName) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.suspects) == 0 {
+		return false
+	}
+	for p, s := range m.suspects {
+		if p.service == name && s.times > 0 && !s.ejected && time.Since(s.since) < translate.WarmUp {
+			return true
+		}
+	}
+	return false
+}
+
+// forget ends all suspicions of a Service. Preconditions: m.mu is held.
+func (m *Monitor) forget(name discovery.ServiceName) {
+	for p := range m.suspects {
+		if p.service == name {
+			m.drop(p)
+		}
+	}
+}
+
+// forgetGone ends the suspicions of endpoints that a Service has no more. Preconditions: m.mu is held.
+func (m *Monitor) forgetGone(svc *discovery.Service) {
+	for p := range m.suspects {
+		if p.service == svc.Name && endpointAt(svc, p) == nil {
+			m.drop(p)
+		}
+	}
+}
+
+func (m *Monitor) drop(p place) {
+	if m.suspects[p].ejected {
+		m.count--
+	}
+	delete(m.suspects, p)
+}
+
+// endpointAt is the Service port of a place, nil if the Service has no such endpoint.
+func endpointAt(svc *discovery.Service, p place) *discovery.Port {
+	for i := range svc.Ports {
+		q := &svc.Ports[i]
+		if q.Port != p.port || q.Protocol != p.protocol {
+			continue
+		}
+		for j := range q.Endpoints {
+			if q.Endpoints[j].AddrPort == p.at {
+				return q
+			}
+		}
+	}
+	return nil
+}
+
+// look compares the counts of attempts with the rules.
+func (m *Monitor) look(ctx context.Context, tasks *sync.WaitGroup, now time.Time) {
+	failing := m.cfg.Attempts.Failing(consecutiveFailures)
+	m.mu.Lock()
+	if len(failing) == 0 && len(m.suspects) == 0 {
+		m.mu.Unlock()
+		return
+	}
+	var due []place
+	for p, s := range m.suspects {
+		switch {
+		case s.verifying || now.Before(s.until):
+		case s.ejected:
+			due = append(due, p)
+		case now.Sub(s.since) > maxEjection && now.Sub(s.until) > maxEjection:
+			m.drop(p) // it has been well for long
+		}
+	}
+	m.findNumbers(failing)
+	for i := range failing {
+		p, ok := m.byNumber[failing[i].Number]
+		if !ok {
+			continue
+		}
+		s := m.suspects[p]
+		if s == nil {
+			s = &suspect{since: now}
+			m.suspects[p] = s
+		}
+		if !s.verifying && !s.ejected && !now.Before(s.until) && failing[i].Failed() != s.failed {
+			s.failed, s.reason = failing[i].Failed(), inARow(&failing[i].Counts)
+			due = append(due, p)
+		}
+	}
+	services := map[discovery.ServiceName]*discovery.Service{}
+	for _, p := range due {
+		services[p.service] = m.services[p.service]
+	}
+	m.mu.Unlock()
+	for _, p := range due {
+		if svc := services[p.service]; svc != nil {
+			m.decide(ctx, tasks, svc, p, now)
+		}
+	}
+}
+
+func inARow(c *attempts.Counts) string {
+	return fmt.Sprintf("%d attempts in a row have failed", c.InARow)
+}
+
+// findNumbers brings byNumber up to date where a number has another owner than it says, or none. It looks
+// at all endpoints then. Preconditions: m.mu is held.
+func (m *Monitor) findNumbers(list []attempts.Numbered) {
+	if !slices.ContainsFunc(list, func(x attempts.Numbered) bool {
+		p, ok := m.byNumber[x.Number]
+		if !ok {
+			return true
+		}
+		n, known := m.cfg.Number(p.service.String(), p.port, protocolNumbers[p.protocol], p.at)
+		return !known || n != x.Number
+	}) {
+		return
+	}
+	clear(m.byNumber)
+	for name, svc := range m.services {
+		for i := range svc.Ports {
+			q := &svc.Ports[i]
+			for j := range q.Endpoints {
+				p := place{name, q.Port, q.Protocol, q.Endpoints[j].AddrPort}
+				if n, ok := m.cfg.Number(name.String(), q.Port, protocolNumbers[q.Protocol], p.at); ok {
+					m.byNumber[n] = p
+				}
+			}
+		}
+	}
+}
+
+// protocolNumbers are those of protocols whose endpoints can be ejected.
+var protocolNumbers = map[string]uint8{"TCP": 6, "UDP": 17}
+
+// decide has a connection of the node's own decide whether an endpoint is ejected, or comes back.
+func (m *Monitor) decide(ctx context.Context, tasks *sync.WaitGroup, svc *discovery.Service, p place, now time.Time) {
+	allowed := protocolNumbers[p.protocol] != 0 && m.cfg.Passive(svc) && m.room(svc, p)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.suspects[p]
+	switch {
+	case s == nil || m.verifying == maxVerifying:
+		return
+	case !allowed && s.ejected:
+		m.back(p, s, now, "comes back: as many endpoints are ejected as may be")
+		return
+	case !allowed:
+		s.until = now.Add(trust)
+		return
+	}
+	s.verifying = true
+	m.verifying++
+	tasks.Go(func() {
+		err := m.verify(ctx, p.protocol, p.at)
+		m.verified(p, err, time.Now())
+	})
+}
+
+// verified notes the result of a connection of the node's own.
+func (m *Monitor) verified(p place, err error, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.verifying--
+	s := m.suspects[p]
+	if s == nil {
+		return
+	}
+	s.verifying = false
+	switch {
+	case err == nil && s.ejected:
+		m.back(p, s, now, "comes back: it answers the node")
+	case err == nil:
+		s.until = now.Add(trust)
+	default:
+		if !s.ejected {
+			s.ejected, s.since = true, now
+			m.count++
+			s.reason = fmt.Sprintf("%s; a connection of the node: %v", s.reason, err)
+			m.note(Change{p.service, p.at, "is ejected: " + s.reason})
+		}
+		s.times++
+		s.until = now.Add(min(time.Duration(s.times)*baseEjection, maxEjection))
+	}
+}
+
+// back ends an ejection. Preconditions: m.mu is held.
+func (m *Monitor) back(p place, s *suspect, now time.Time, text string) {
+	s.ejected, s.since, s.until = false, now, now.Add(trust)
+	m.count--
+	m.note(Change{p.service, p.at, text})
+}
+
+// room reports whether an endpoint may be ejected, or stay so, beside those that are.
+func (m *Monitor) room(svc *discovery.Service, p place) bool {
+	r := m.cfg.Readiness()
+	r.Health = func(svc *discovery.Service, q *discovery.Port, at netip.AddrPort) topology.Health {
+		return topology.Health{Failing: m.fails(svc, q, at)}
+	}
+	port := endpointAt(r.Of(svc), p)
+	if port == nil {
+		return false
+	}
+	here := func(e *topology.Endpoint) bool { return m.cfg.NodeName != "" && e.NodeName == m.cfg.NodeName }
+	var ready, ejected, readyHere, ejectedHere int
+	onNode := false
+	for i := range port.Endpoints {
+		e := &port.Endpoints[i]
+		if !e.Ready || e.AddrPort.Addr().Is4() != p.at.Addr().Is4() {
+			continue
+		}
+		out := e.AddrPort == p.at || m.ejected(place{p.service, p.port, p.protocol, e.AddrPort})
+		ready++
+		if out {
+			ejected++
+		}
+		if here(e) {
+			readyHere++
+			if out {
+				ejectedHere++
+			}
+			onNode = onNode || e.AddrPort == p.at
+		}
+	}
+	if onNode && svc.Policy.UsesLocal() && 100*ejectedHere > maxEjectionPercent*readyHere {
+		return false
+	}
+	return 100*ejected <= maxEjectionPercent*ready
+}
+
+func serviceName(text string) discovery.ServiceName {
+	namespace, name, _ := strings.Cut(text, "/")
+	return discovery.ServiceName{Namespace: namespace, Name: name}
+}

@@ -1,0 +1,207 @@
+// Package endpointhealth follows what a node finds out about endpoints itself: active checks that
+// Services ask for, and passive ones, which eject endpoints whose handshakes fail. Readiness of package
+// translate combines it with the conditions of slices. No packet waits for anything here.
+package endpointhealth
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/translate"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/prober"
+	"github.com/weirlb/weir/lb/attempts"
+	"github.com/weirlb/weir/topology"
+)
+
+// Config has what the Monitor asks and tells.
+type Config struct {
+	// Changed is told that the health of endpoints of Services has changed. It is called by Run.
+	Changed func([]Change)
+	// Readiness is that of the node, without Health.
+	Readiness func() *translate.Readiness
+	// Attempts are the counts per endpoint number, Number the number of an endpoint.
+	Attempts *attempts.Table
+	Number   func(service string, port uint16, proto uint8, at netip.AddrPort) (uint32, bool)
+	// Passive reports whether a Service's endpoints may be ejected.
+	Passive  func(*discovery.Service) bool
+	NodeName string
+	Log      *slog.Logger
+}
+
+// Change is a change of an endpoint's health, of a Service or of several ports.
+type Change struct {
+	Service discovery.ServiceName
+	At      netip.AddrPort
+	Text    string // as "fails the health check: connection refused"
+}
+
+// Monitor follows the health of endpoints.
+type Monitor struct {
+	cfg    Config
+	probes *prober.Scheduler
+	verify func(context.Context, string, netip.AddrPort) error // of the protocol
+
+	mu       sync.Mutex
+	services map[discovery.ServiceName]*discovery.Service
+	changes  []Change
+	wake     chan struct{}
+	ejections
+}
+
+// New makes a Monitor.
+func New(cfg Config) *Monitor {
+	m := &Monitor{
+		cfg: cfg, verify: prober.Verify, services: map[discovery.ServiceName]*discovery.Service{},
+		wake: make(chan struct{}, 1), ejections: noEjections(),
+	}
+	m.probes = prober.NewScheduler(m.checked, nil)
+	return m
+}
+
+// Apply follows a change of Services. guard keeps probes from leading to the node itself.
+func (m *Monitor) Apply(up *discovery.Update, guard *translate.Guard) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range up.Deleted {
+		m.remove(name)
+	}
+	for _, svc := range up.Put {
+		if svc.Headless || svc.ExternalName || svc.Unused || svc.Unsupported != "" || svc.Refused != "" {
+			m.remove(svc.Name)
+			continue
+		}
+		m.services[svc.Name] = svc
+		m.probes.Set(svc.Name.String(), svc.Name.Namespace, targets(svc, guard))
+		m.forgetGone(svc)
+	}
+}
+
+// SetGuard follows a change of what the node refuses.
+func (m *Monitor) SetGuard(guard *translate.Guard) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, svc := range m.services {
+		m.probes.Set(svc.Name.String(), svc.Name.Namespace, targets(svc, guard))
+	}
+}
+
+func (m *Monitor) remove(name discovery.ServiceName) {
+	delete(m.services, name)
+	m.probes.Set(name.String(), name.Namespace, nil)
+	m.forget(name)
+}
+
+// targets are what the check of a Service probes.
+func targets(svc *discovery.Service, guard *translate.Guard) (out []prober.Target) {
+	if svc.Options.HealthCheck == nil {
+		return nil
+	}
+	own := guard.Frontends(svc)
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		for j := range p.Endpoints {
+			e := &p.Endpoints[j]
+			if e.State() == "terminated" || guard.Refuses(e.AddrPort) != "" || own.Refuses(e, p.Protocol) != "" {
+				continue
+			}
+			if t, ok := target(svc, p, e.AddrPort); ok && guard.Refuses(t.At) == "" {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}
+
+// target is what tells of an endpoint of a Service port: the check of the Service at the port that it
+// names. There is none where a named port has no endpoint at the address.
+func target(svc *discovery.Service, p *discovery.Port, at netip.AddrPort) (t prober.Target, ok bool) {
+	c := svc.Options.HealthCheck
+	switch {
+	case c == nil:
+		return t, false
+	case c.Port != 0:
+		at = netip.AddrPortFrom(at.Addr(), c.Port)
+	case c.PortName != "" && c.PortName != p.Name:
+		i := slices.IndexFunc(svc.Ports, func(q discovery.Port) bool { return q.Name == c.PortName })
+		if i < 0 {
+			return t, false
+		}
+		list := svc.Ports[i].Endpoints
+		j, _ := slices.BinarySearchFunc(list, at.Addr(), func(e topology.Endpoint, a netip.Addr) int { return e.AddrPort.Addr().Compare(a) })
+		if j == len(list) || list[j].AddrPort.Addr() != at.Addr() {
+			return t, false
+		}
+		at = list[j].AddrPort
+	}
+	return prober.Target{At: at, Check: c}, true
+}
+
+// Health is what checks say of an endpoint. It is a translate.Health.
+func (m *Monitor) Health(svc *discovery.Service, p *discovery.Port, at netip.AddrPort) topology.Health {
+	return topology.Health{Failing: m.fails(svc, p, at), Ejected: m.ejected(place{svc.Name, p.Port, p.Protocol, at})}
+}
+
+// fails reports whether the active check of an endpoint fails.
+func (m *Monitor) fails(svc *discovery.Service, p *discovery.Port, at netip.AddrPort) bool {
+	t, ok := target(svc, p, at)
+	return ok && m.probes.State(t).Value == prober.Failing
+}
+
+// checked notes that a check says another thing of a target.
+func (m *Monitor) checked(t prober.Target, s prober.State, owners []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	text := "passes the health check"
+	if s.Value == prober.Failing {
+		text = "fails the health check: " + s.Reason
+	}
+	for _, owner := range owners {
+		name := serviceName(owner)
+		if svc := m.services[name]; svc != nil {
+			m.note(Change{name, t.At, text})
+		}
+	}
+}
+
+// note keeps a change for Run. Preconditions: m.mu is held.
+func (m *Monitor) note(c Change) {
+	m.changes = append(m.changes, c)
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// lookEvery is how often counts of attempts are looked at.
+const lookEvery = 500 * time.Millisecond
+
+// Run follows the checks until ctx ends.
+func (m *Monitor) Run(ctx context.Context) error {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	tasks.Go(func() { m.probes.Run(ctx) })
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			m.look(ctx, &tasks, time.Now())
+			continue
+		case <-m.wake:
+		}
+		m.mu.Lock()
+		list := m.changes
+		m.changes = nil
+		m.mu.Unlock()
+		slices.SortStableFunc(list, func(a, b Change) int { return cmp.Compare(a.Service.String(), b.Service.String()) })
+		m.cfg.Changed(list)
+	}
+}

@@ -1,0 +1,145 @@
+package endpointhealth
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/event"
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/prober"
+)
+
+// State is the health of an endpoint of a Service port, without its failed connections.
+func (m *Monitor) State(svc *discovery.Service, p *discovery.Port, at netip.AddrPort) (h api.EndpointHealth) {
+	h.State = prober.Unchecked.String()
+	m.mu.Lock()
+	s := m.suspects[place{svc.Name, p.Port, p.Protocol, at}]
+	if s != nil && s.ejected {
+		h.State, h.Since, h.Reason = api.HealthEjected, &s.since, s.reason
+	}
+	m.mu.Unlock()
+	t, ok := target(svc, p, at)
+	if !ok {
+		if svc.Options.HealthCheck != nil && h.Reason == "" {
+			h.Reason = fmt.Sprintf("Service port %s has no endpoint at the address", svc.Options.HealthCheck.PortName)
+		}
+		return h
+	}
+	state := m.probes.State(t)
+	if h.State == api.HealthEjected || state.Since.IsZero() {
+		return h
+	}
+	h.State, h.Since = state.Value.String(), &state.Since
+	if state.Value == prober.Failing {
+		h.Reason = state.Reason
+	}
+	if state.Latency > 0 {
+		h.LatencySeconds = state.Latency.Seconds()
+	}
+	return h
+}
+
+// Counts are the endpoints of a Service by health: those that have another than unchecked.
+func (m *Monitor) Counts(svc *discovery.Service) map[string]int {
+	out := map[string]int{}
+	if svc.Options.HealthCheck == nil && !m.anyEjected() {
+		return out
+	}
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		for j := range p.Endpoints {
+			if h := m.State(svc, p, p.Endpoints[j].AddrPort); h.State != prober.Unchecked.String() {
+				out[h.State]++
+			}
+		}
+	}
+	return out
+}
+
+func (m *Monitor) anyEjected() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.count > 0
+}
+
+// Problems are those of Services whose endpoints fail or are ejected, and of the node's probes.
+func (m *Monitor) Problems() (out []problem.Problem) {
+	m.mu.Lock()
+	services := make([]*discovery.Service, 0, len(m.services))
+	for _, svc := range m.services {
+		if svc.Options.HealthCheck != nil || m.count > 0 {
+			services = append(services, svc)
+		}
+	}
+	m.mu.Unlock()
+	slices.SortFunc(services, func(a, b *discovery.Service) int { return cmp.Compare(a.Name.String(), b.Name.String()) })
+	for _, svc := range services {
+		if reason := m.failing(svc); reason != "" {
+			out = append(out, problem.Problem{Kind: problem.EndpointHealth, Object: problem.Service(svc.Name.Namespace, svc.Name.Name), Reason: reason})
+		}
+	}
+	n, stretched, fault := m.probes.Load()
+	if fault != nil {
+		out = append(out, problem.Problem{Kind: problem.HealthChecks, Object: problem.Weir, Reason: fault.Error()})
+	}
+	if stretched > 1 {
+		out = append(out, problem.Problem{Kind: problem.HealthChecks, Object: problem.Weir, Reason: fmt.Sprintf(
+			"%d endpoints are to be probed: more than %d in a second. Periods of the Services that ask for most are longer, by a factor of up to %.1f", n, prober.PerSecond, stretched)})
+	}
+	return out
+}
+
+// failing says which endpoints of a Service fail or are ejected, "" for none.
+func (m *Monitor) failing(svc *discovery.Service) string {
+	var names []string
+	total := 0
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		for j := range p.Endpoints {
+			e := &p.Endpoints[j]
+			if !e.Ready {
+				continue
+			}
+			total++
+			switch h := m.State(svc, p, e.AddrPort); h.State {
+			case api.HealthEjected:
+				names = append(names, fmt.Sprintf("%s is ejected (%s)", e.AddrPort, h.Reason))
+			case prober.Failing.String():
+				names = append(names, fmt.Sprintf("%s fails (%s)", e.AddrPort, h.Reason))
+			}
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%d of %d ready endpoints do not work: %s", len(names), total, event.Some(names))
+	if len(names) == total && !svc.Options.HealthCheckClosed {
+		text += "; since all fail, all are used"
+	}
+	return text
+}
+
+// Age is how long a health has lasted, for sentences; "" if it is not known.
+func Age(h *api.EndpointHealth, now time.Time) string {
+	if h.Since == nil {
+		return ""
+	}
+	return " for " + max(0, now.Sub(*h.Since)).Round(time.Second).String()
+}
+
+// Reason is the health of an endpoint that keeps new flows from it, in a sentence; "" for another.
+func Reason(h *api.EndpointHealth, now time.Time) string {
+	switch h.State {
+	case api.HealthEjected:
+		return "ejected" + Age(h, now) + ": " + strings.TrimSpace(h.Reason)
+	case prober.Failing.String():
+		return "fails the health check" + Age(h, now) + ": " + strings.TrimSpace(h.Reason)
+	}
+	return ""
+}

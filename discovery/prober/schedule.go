@@ -1,0 +1,352 @@
+package prober
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/weirlb/weir/discovery/probe"
+)
+
+// Bounds of a node. Whoever writes Services can ask for more: then the periods of those who ask for
+// more than their part grow, see lengthen.
+const (
+	// PerSecond is the number of probes in a second.
+	PerSecond = 2000
+	// InFlight is the number of probes at the same time, and inFlightOfGroup that of a group.
+	InFlight        = 512
+	inFlightOfGroup = InFlight / 4
+	// burst is how many probes may begin at once.
+	burst = PerSecond / 20
+	// firstWithin is the time in which an endpoint is probed at first.
+	firstWithin = 500 * time.Millisecond
+	// jitter is the part of a period that probes are early by, at most, so that those of many nodes and
+	// endpoints do not stay together.
+	jitter = 0.1
+	// dueEvery is how often due probes are looked for.
+	dueEvery = 5 * time.Millisecond
+)
+
+// Target is an endpoint and port with a check.
+type Target struct {
+	At    netip.AddrPort
+	Check *probe.Check
+}
+
+// key identifies a target: owners with an equal one share the probe.
+type key struct {
+	at       netip.AddrPort
+	identity string
+}
+
+func (t *Target) key() key { return key{t.At, t.Check.Identity()} }
+
+// Value is what the probes of a target say.
+type Value uint8
+
+// Values. The first probe decides at once.
+const (
+	Unchecked Value = iota
+	Passing
+	Failing
+)
+
+// String is the value in the API's words.
+func (v Value) String() string { return [...]string{"unchecked", "passing", "failing"}[v%3] }
+
+// State is what is known of a target.
+type State struct {
+	Value  Value
+	Since  time.Time // of Value
+	Reason string    // of the last probe that failed
+	// Latency is the time that the last successful probe took, Last when the last probe ended.
+	Latency time.Duration
+	Last    time.Time
+}
+
+// target is a Target that is probed.
+type target struct {
+	Target
+	owners    map[string]struct{}
+	group     *group
+	state     State
+	successes int // in a row
+	failures  int
+	due       time.Time
+	index     int // in the queue; -1: it is probed now, or waits for its group, or is gone
+}
+
+// group are targets that share a part of the bounds: those of a namespace.
+type group struct {
+	perSecond float64 // that its targets ask for
+	stretched float64 // by how much its periods are longer
+	inFlight  int
+	waiting   []*target
+}
+
+// Scheduler probes targets.
+type Scheduler struct {
+	probe    func(context.Context, *probe.Check, netip.AddrPort) error
+	onChange func(Target, State, []string)
+
+	mu       sync.Mutex
+	owned    map[string][]key
+	targets  map[key]*target
+	groups   map[string]*group
+	queue    queue
+	limit    *rate.Limiter
+	inFlight int
+	wake     chan struct{}
+	changed  bool  // targets, since the last lengthen
+	fault    error // of the node, of the last probe
+}
+
+// NewScheduler makes a Scheduler. onChange is called with each change of a Value, and the owners of the
+// target, by any goroutine and without a lock. probe is nil for Probe.
+func NewScheduler(onChange func(Target, State, []string), probe func(context.Context, *probe.Check, netip.AddrPort) error) *Scheduler {
+	if probe == nil {
+		probe = Probe
+	}
+	return &Scheduler{
+		probe: probe, onChange: onChange, owned: map[string][]key{}, targets: map[key]*target{}, groups: map[string]*group{},
+		limit: rate.NewLimiter(PerSecond, burst), wake: make(chan struct{}, 1),
+	}
+}
+
+// Set replaces the targets of an owner, which belong to a group. A target has the group of its first
+// owner.
+func (s *Scheduler) Set(owner, ofGroup string, targets []Target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(targets) == 0 && len(s.owned[owner]) == 0 {
+		return
+	}
+	before := s.owned[owner]
+	keys := make([]key, 0, len(targets))
+	kept := make(map[key]struct{}, len(targets))
+	within := max(firstWithin, time.Duration(len(targets))*2*time.Second/PerSecond)
+	for i := range targets {
+		k := targets[i].key()
+		if _, twice := kept[k]; twice {
+			continue
+		}
+		keys, kept[k] = append(keys, k), struct{}{}
+		t := s.targets[k]
+		if t == nil {
+			t = &target{Target: targets[i], owners: map[string]struct{}{}, group: s.groupOf(ofGroup)}
+			t.state.Since = time.Now()
+			t.due = t.state.Since.Add(rand.N(within))
+			s.targets[k] = t
+			heap.Push(&s.queue, t)
+		}
+		t.owners[owner] = struct{}{}
+	}
+	for _, k := range before {
+		if _, stays := kept[k]; !stays {
+			s.release(owner, k)
+		}
+	}
+	if s.owned[owner] = keys; len(keys) == 0 {
+		delete(s.owned, owner)
+	}
+	s.changed = true
+	s.awake()
+}
+
+func (s *Scheduler) groupOf(name string) *group {
+	g := s.groups[name]
+	if g == nil {
+		g = &group{stretched: 1}
+		s.groups[name] = g
+	}
+	return g
+}
+
+// release takes an owner from a target, which ends with its last owner.
+func (s *Scheduler) release(owner string, k key) {
+	t := s.targets[k]
+	if delete(t.owners, owner); len(t.owners) > 0 {
+		return
+	}
+	delete(s.targets, k)
+	if t.index >= 0 {
+		heap.Remove(&s.queue, t.index)
+	}
+}
+
+// State is what is known of a target, the zero State of one that nobody has set.
+func (s *Scheduler) State(t Target) State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known := s.targets[t.key()]; known != nil {
+		return known.state
+	}
+	return State{}
+}
+
+// Load is how many targets there are, and by how much the longest periods are longer than asked for.
+// fault is why the node cannot send probes, nil if it can.
+func (s *Scheduler) Load() (targets int, stretched float64, fault error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stretched = 1
+	for _, g := range s.groups {
+		stretched = max(stretched, g.stretched)
+	}
+	return len(s.targets), stretched, s.fault
+}
+
+func (s *Scheduler) awake() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run probes until ctx ends. It returns when no probe is left.
+func (s *Scheduler) Run(ctx context.Context) {
+	var probes sync.WaitGroup
+	defer probes.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(s.begin(ctx, &probes, time.Now()))
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// begin starts the probes that are due at now, and returns how long it may rest.
+func (s *Scheduler) begin(ctx context.Context, probes *sync.WaitGroup, now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed {
+		s.changed = false
+		s.lengthen()
+	}
+	for len(s.queue) > 0 && s.inFlight < InFlight {
+		t := s.queue[0]
+		if wait := t.due.Sub(now); wait > 0 {
+			return max(dueEvery, wait)
+		}
+		if t.group.inFlight >= inFlightOfGroup {
+			heap.Pop(&s.queue)
+			t.group.waiting = append(t.group.waiting, t)
+			continue
+		}
+		if !s.limit.AllowN(now, 1) {
+			return dueEvery
+		}
+		heap.Pop(&s.queue)
+		s.inFlight++
+		t.group.inFlight++
+		probes.Go(func() { s.do(ctx, t) })
+	}
+	return time.Hour // until it is woken
+}
+
+// do probes a target once.
+func (s *Scheduler) do(ctx context.Context, t *target) {
+	began := time.Now()
+	err := s.probe(ctx, t.Check, t.At)
+	now := time.Now()
+	changed, state, owners := s.done(t, err, began, now)
+	if changed {
+		s.onChange(t.Target, state, owners)
+	}
+}
+
+// done notes the result of a probe, and when the next is due.
+func (s *Scheduler) done(t *target, err error, began, now time.Time) (changed bool, state State, owners []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	full := s.inFlight == InFlight
+	s.inFlight--
+	t.group.inFlight--
+	for len(t.group.waiting) > 0 {
+		next := t.group.waiting[0]
+		t.group.waiting = t.group.waiting[1:]
+		if s.targets[next.key()] == next { // not gone meanwhile
+			heap.Push(&s.queue, next)
+			full = true
+			break
+		}
+	}
+	if full {
+		s.awake()
+	}
+	if s.targets[t.key()] != t {
+		return false, State{}, nil // gone meanwhile
+	}
+	period := float64(t.Check.Period) * t.group.stretched
+	t.due = began.Add(time.Duration(period * (1 - jitter*rand.Float64())))
+	if len(s.queue) == 0 || t.due.Before(s.queue[0].due) {
+		s.awake()
+	}
+	heap.Push(&s.queue, t)
+	if s.fault = nil; errors.Is(err, ErrNode) {
+		s.fault = err
+		return false, State{}, nil
+	}
+	if !t.note(err, now.Sub(began), now) {
+		return false, State{}, nil
+	}
+	for o := range t.owners {
+		owners = append(owners, o)
+	}
+	return true, t.state, owners
+}
+
+// note counts a result, and reports whether the value is another.
+func (t *target) note(err error, took time.Duration, now time.Time) bool {
+	value := t.state.Value
+	t.state.Last = now
+	if err == nil {
+		t.failures, t.successes, t.state.Latency = 0, min(t.successes+1, t.Check.SuccessThreshold), took
+		if value == Unchecked || t.successes >= t.Check.SuccessThreshold {
+			value = Passing
+		}
+	} else {
+		t.successes, t.failures, t.state.Reason = 0, min(t.failures+1, t.Check.FailureThreshold), err.Error()
+		if value == Unchecked || t.failures >= t.Check.FailureThreshold {
+			value = Failing
+		}
+	}
+	if value == t.state.Value {
+		return false
+	}
+	t.state.Value, t.state.Since = value, now
+	return true
+}
+
+// queue has the targets by the time when they are due.
+type queue []*target
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+func (q *queue) Push(x any) {
+	t := x.(*target)
+	t.index = len(*q)
+	*q = append(*q, t)
+}
+func (q *queue) Pop() any {
+	old := *q
+	t := old[len(old)-1]
+	old[len(old)-1], t.index = nil, -1
+	*q = old[:len(old)-1]
+	return t
+}
