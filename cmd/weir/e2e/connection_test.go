@@ -123,8 +123,9 @@ func (f *fixture) checkSequential(t *testing.T, s service, serverCloses bool) {
 
 // TCP to the node's own listener and from the node to an endpoint's host are
 // nobody's business but the kernel's, also while Weir is busy.
+// A capture on the interface shows what the program leaves to the kernel, with hook xdp.
 func TestWireTheNodesOwnConnectionsAreUntouched(t *testing.T) {
-	f := sharedFixture(t)
+	f := ownFixture(t, options{services: []service{toAttached}, interfaces: "[{name: eth0, hook: xdp}, {name: eth1, hook: xdp}]"})
 	ssh, err := workload.ServeEcho(f.Edge.Edge, "ssh", "[::]:22")
 	if err != nil {
 		t.Fatal(err)

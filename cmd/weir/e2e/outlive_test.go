@@ -21,6 +21,7 @@ func TestWireConnectionsOutliveTheirFrontend(t *testing.T) {
 			o := options{services: []service{toAttached, toPod, toRouted}, extra: "death: {holdSeconds: 600}\n"}
 			var f *fixture
 			if hook == "off" {
+				o.extra += "flowCache: {mode: \"off\"}\n"
 				f = ownFixture(t, o)
 			} else {
 				f = cachedFixture(t, hook, o)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -83,7 +84,10 @@ func TestWirePortsThatTheEndpointStillKnowsServeTheNextSYN(t *testing.T) {
 		forget(t, c)
 	}
 	must(t, f.weir.Kill())
-	must(t, os.RemoveAll(f.path("conntrack")))
+	forgetting, err := f.Edge.Edge.Start(f.command("cleanup", "--config", f.path("config.yaml"))) // of a table in the kernel
+	must(t, err)
+	<-forgetting.Done()
+	must(t, errors.Join(forgetting.Err(), os.RemoveAll(f.path("conntrack"))))
 	must(t, f.start())
 	for n := range ports {
 		before := f.retransmissions(t, f.Client)

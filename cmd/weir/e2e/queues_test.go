@@ -19,7 +19,10 @@ func TestWireQueueCountChangesInPlace(t *testing.T) {
 	for _, hook := range append([]string{"no cache"}, hooks...) {
 		t.Run(hook, func(t *testing.T) {
 			o := o
-			if hook != "no cache" {
+			if hook == "no cache" {
+				o.interfaces = "[{name: eth0, hook: xdp}, {name: eth1, hook: xdp}]"
+				o.extra += "flowCache: {mode: \"off\"}\n"
+			} else {
 				o.interfaces = fmt.Sprintf("[{name: eth0, hook: %s}, {name: eth1, hook: %s}]", hook, hook)
 				o.extra += "flowCache: {mode: auto}\n"
 			}
