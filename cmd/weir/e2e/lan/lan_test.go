@@ -3,6 +3,7 @@ package lan
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/lb/announce/l2"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
 	"github.com/weirlb/weir/perf/netlab/patience"
@@ -166,6 +168,7 @@ conntrack: {path: %s/conntrack, maxFlows: 65536, takeoverSeconds: 0}
 admin: {socket: %s/weir.sock}
 stateDir: %s/state
 drain: {notReadySeconds: 0, timeoutSeconds: 1}
+limits: {namespacePercent: 100, servicePercent: 100}
 announce:
   settleSeconds: 0
   drainSeconds: 1
@@ -261,7 +264,7 @@ func (b *bed) until(what string, met func() bool) time.Duration {
 			for _, n := range b.nodes {
 				if s, err := n.status(); err == nil {
 					b.t.Logf("%s: %+v", n.Namespace.Name(), s.Announce.L2)
-					for _, a := range s.Announce.Addresses {
+					for _, a := range s.Announce.Addresses[:min(len(s.Announce.Addresses), 8)] {
 						b.t.Logf("  %s %v %s %+v", a.Address, a.Announced, a.Reason, a.L2)
 					}
 				}
@@ -330,3 +333,12 @@ func (b *bed) exchange(a netip.Addr, within time.Duration) error {
 	_, err = io.ReadFull(c, make([]byte, 6))
 	return err
 }
+
+// key writes a key file and returns its path.
+func (b *bed) key() string {
+	file := filepath.Join(b.Dir(), "l2.key")
+	must(b.t, os.WriteFile(file, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600))
+	return file
+}
+
+func udpAddr(a netip.Addr) net.Addr { return net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, l2.Port)) }
