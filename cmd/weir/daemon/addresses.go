@@ -81,11 +81,15 @@ func (d *Daemon) updateAddresses() {
 // followReach has the source merge what the frontends of this node need now. Preconditions: d.mu
 // is held.
 func (d *Daemon) followReach() {
-	changed := d.reach.Set(translate.Reach{
-		ClusterIPs: d.cfg.ClusterIPs, ExternalIPs: d.cfg.ExternalIPs, LoadBalancerClass: d.cfg.LoadBalancerClass,
-		NodeAddresses: len(d.nodeAddresses()),
-	})
-	if changed {
+	r := translate.Reach{ClusterIPs: d.cfg.ClusterIPs, ExternalIPs: d.cfg.ExternalIPs, LoadBalancerClass: d.cfg.LoadBalancerClass}
+	for _, a := range d.nodeAddresses() {
+		if a.Is4() {
+			r.NodeAddresses4++
+		} else {
+			r.NodeAddresses6++
+		}
+	}
+	if d.reach.Set(r) {
 		d.source.Reconsider()
 	}
 }

@@ -112,16 +112,25 @@ func TestReach(t *testing.T) {
 		s.LoadBalancerIPs, s.ExternalIPs, s.ClusterIPs = addrs("198.51.100.1"), addrs("198.51.100.2", "198.51.100.3"), addrs("10.96.0.1")
 		s.LoadBalancerClass = "a"
 	})
+	of := func(f discovery.Families) func(*discovery.Service) {
+		return func(s *discovery.Service) { s.Families = f }
+	}
 	for name, c := range map[string]struct {
 		reach Reach
+		set   func(*discovery.Service)
 		want  int
 	}{
-		"node port and load balancer": {Reach{}, 1 + 2},
-		"three addresses":             {Reach{NodeAddresses: 3}, 3 + 2},
-		"another class":               {Reach{LoadBalancerClass: "b"}, 1},
-		"external IPs":                {Reach{ExternalIPs: true}, 1 + 2 + 4},
-		"cluster IPs":                 {Reach{ClusterIPs: true}, 1 + 2 + 2},
+		"node port and load balancer": {Reach{}, of(0), 1 + 2},
+		"three addresses":             {Reach{NodeAddresses4: 2, NodeAddresses6: 1}, of(0), 3 + 2},
+		"both families":               {Reach{NodeAddresses4: 2, NodeAddresses6: 1}, of(discovery.IPv4 | discovery.IPv6), 3 + 2},
+		"IPv4 alone":                  {Reach{NodeAddresses4: 2, NodeAddresses6: 1}, of(discovery.IPv4), 2 + 2},
+		"IPv6 alone":                  {Reach{NodeAddresses4: 2, NodeAddresses6: 1}, of(discovery.IPv6), 1 + 2},
+		"IPv6 without an address":     {Reach{NodeAddresses4: 2}, of(discovery.IPv6), 1 + 2},
+		"another class":               {Reach{LoadBalancerClass: "b"}, of(0), 1},
+		"external IPs":                {Reach{ExternalIPs: true}, of(0), 1 + 2 + 4},
+		"cluster IPs":                 {Reach{ClusterIPs: true}, of(0), 1 + 2 + 2},
 	} {
+		c.set(svc)
 		if got := c.reach.Use(svc); got != (discovery.Use{Endpoints: true, Frontends: c.want}) {
 			t.Errorf("%s: %+v, want %d frontends", name, got, c.want)
 		}

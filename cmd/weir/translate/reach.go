@@ -21,9 +21,9 @@ func HasFrontend(svc *discovery.Service, clusterIPs bool) bool {
 type Reach struct {
 	ClusterIPs, ExternalIPs bool
 	LoadBalancerClass       string
-	// NodeAddresses is the number of addresses on which node ports are taken. 0 counts as 1: an
-	// address may come.
-	NodeAddresses int
+	// NodeAddresses4 and 6 are the numbers of addresses on which node ports are taken. None of the
+	// families of a Service counts as one: an address may come.
+	NodeAddresses4, NodeAddresses6 int
 }
 
 // Use is what a node with this reach makes of a Service: the frontends as Apply would make them,
@@ -39,13 +39,25 @@ func (r *Reach) Use(svc *discovery.Service) discovery.Use {
 	if r.ClusterIPs {
 		addresses += len(svc.ClusterIPs)
 	}
-	n := addresses * len(svc.Ports)
+	n, nodeAddresses := addresses*len(svc.Ports), r.nodeAddresses(svc.Families)
 	for i := range svc.Ports {
 		if svc.Ports[i].NodePort != 0 {
-			n += max(1, r.NodeAddresses)
+			n += nodeAddresses
 		}
 	}
 	return discovery.Use{Endpoints: n > 0 || svc.HealthCheckNodePort != 0, Frontends: n}
+}
+
+// nodeAddresses is the number of addresses of node ports of a Service. One without families has
+// those of its endpoints, which are not known yet.
+func (r *Reach) nodeAddresses(f discovery.Families) (n int) {
+	if f != discovery.IPv6 {
+		n = r.NodeAddresses4
+	}
+	if f != discovery.IPv4 {
+		n += r.NodeAddresses6
+	}
+	return max(1, n)
 }
 
 // SharedReach is a Reach that a source reads while it changes.
