@@ -149,13 +149,13 @@ func (w *Worker) takeOver(conn uint32, f *NewFlow, old *candidate) linkResult {
 	key := &t.entries[2*conn+1].Key
 	setDstPort(key, old.port)
 	w.leftover.conn = 0
-	if flowstate.Of(old.state) == flowstate.SynRecv && old.state&flowstate.ClientKnown != 0 {
+	if (flowstate.Of(old.state) == flowstate.SynRecv || flowstate.IsAborted(old.state)) && old.state&flowstate.ClientKnown != 0 {
 		w.leftover.conn, w.leftover.seq = conn+1, atomic.LoadUint32(&t.Conn(old.ref).clientNext)
 	}
 	return w.linkPort(conn, t.Hash(key), f)
 }
 
-// Leftover returns the sequence number of a RST that ends the endpoint's half-open TCP
+// Leftover returns the sequence number of a RST that ends the endpoint's half-open or aborted TCP
 // connection whose SNAT port the flow of r has taken over. ok is false if there is no
 // such flow, or if it was asked for before. It is called right after Create.
 func (w *Worker) Leftover(r Ref) (seq uint32, ok bool) {

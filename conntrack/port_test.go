@@ -126,7 +126,7 @@ func TestAPortInTimeWaitIsTakenAgainOnlyIfTheEndpointWouldAcceptTheSYN(t *testin
 			old := mustCreate(t, w, first)
 			talk(t, tab, old, 1, strings.Split(open+c.packets, ";")...)
 			f := portFlow(2, 1)
-			f.Seq, f.TSval, f.HasTS = c.seq, c.ts, c.hasTS
+			f.Seq, f.TSval, f.HasTS, f.Tick = c.seq, c.ts, c.hasTS, 100
 			r, o := w.Create(f)
 			if (o == Created) != c.taken {
 				t.Fatalf("outcome %d, taken should be %v", o, c.taken)

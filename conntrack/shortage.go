@@ -181,10 +181,10 @@ const (
 	portSilent                    // nothing has proved the client, and both sides are silent for silentTicks
 	portStream                    // a proven UDP flow, and both sides are silent for silentTicks
 	portOneSided                  // UDP: the client is silent for silentTicks, the endpoint is not
-	portIdle                      // nothing has proved the client, and it is idle
+	portIdle                      // nothing has proved the client, and it is idle; or a RST that ended it may be forged
 	portAnswered                  // UDP that was answered and is not proven
 	portHalfOpen                  // only the client has been heard
-	portDoubted                   // it may be dead, and has long been silent
+	portDoubted                   // it may be dead, and has long been silent; or it was aborted, and the endpoint has it
 	portInUse                     // never
 	numPortClasses
 )
@@ -222,6 +222,10 @@ func reuseOf(s uint32, takesSYN bool, idle, client uint32) PortClass {
 	switch {
 	case s&flowstate.Published == 0:
 		return portInUse // another worker is making it
+	case flowstate.IsAborted(s):
+		return portDoubted
+	case flowstate.MayRevive(s) && idle <= tcp.ClientSettles:
+		return portIdle
 	case takesSYN:
 		return portEnded
 	case unproven && idle >= flowstate.SilentTicks:

@@ -126,7 +126,7 @@ func (fl *flows) Abort(r Ref, tick uint32) {
 
 // Aborted reports whether [Table.Abort] has ended the connection.
 func (c *Conn) Aborted() bool {
-	return atomic.LoadUint32(&c.state)&(flowstate.Mask|flowstate.Aborted) == uint32(flowstate.Close)|flowstate.Aborted
+	return flowstate.IsAborted(atomic.LoadUint32(&c.state))
 }
 
 // Next is the TCP sequence number after the last that the client, or the endpoint, is known to have

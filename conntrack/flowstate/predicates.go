@@ -78,6 +78,16 @@ func AwaitedByDrain(s, idle uint32) bool {
 	return !Ended(s) && !state.HalfOpen()
 }
 
+// IsAborted reports whether the caller has ended the connection before either side knows.
+func IsAborted(s uint32) bool { return s&(Mask|Aborted) == uint32(Close)|Aborted }
+
+// MayRevive reports whether a later segment may show that the RST of a connection was forged. The
+// refusal of a handshake is final.
+func MayRevive(s uint32) bool {
+	const known = ClientKnown | EndpointKnown
+	return Of(s) == Close && s&known == known
+}
+
 // PortReusable reports whether the SNAT port, or in ModeDNAT the client's port
 // towards the endpoint, may pass to another connection.
 func PortReusable(s uint32) bool { return Ended(s) }
