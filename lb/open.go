@@ -312,13 +312,13 @@ func (l *LB) openHostVeth(workers int) error {
 		return err
 	}
 	l.host = h
-	if !h.Masquerades {
+	if !h.Masquerades() {
 		l.warnings.Add(warning.PacketPath, "", "nftables could not be programmed: "+
 			"endpoints on other nodes that are reached through the kernel get no traffic")
 	}
-	if h.ReturnPathErr != nil {
+	if err := h.ReturnPathErr(); err != nil {
 		l.warnings.Add(warning.PacketPath, "", "connection marks cannot bring answers back: "+
-			"nat in place of dnat, so that endpoints do not see clients' addresses: %v", h.ReturnPathErr)
+			"nat in place of dnat, so that endpoints do not see clients' addresses: %v", err)
 	}
 	l.ports.AddHost(ports.Host{
 		Name: h.Name(), Index: h.Index(), MAC: h.MAC(), MTU: h.MTU(), Queues: workers, Fault: h.Fault,

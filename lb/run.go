@@ -180,7 +180,7 @@ func (l *LB) refreshAddresses() error {
 	l.hostPaths.prune(frontends)
 	l.node.Store(&worker.Node{
 		Addresses:  snat.New(cfg),
-		ReturnPath: l.host != nil && l.host.ReturnPathErr == nil,
+		ReturnPath: l.host != nil && l.host.ReturnPathErr() == nil,
 		Draining:   l.draining,
 	})
 	return err

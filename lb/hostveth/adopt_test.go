@@ -59,7 +59,7 @@ func TestWireTheHostVethOfTheLastProcessIsKept(t *testing.T) {
 	r.do(mark)
 	// As an earlier release has left it.
 	r.do(func() error { return vethpair.SetOffloads(KernelEnd, map[string]bool{vethpair.FragmentLists: true}) })
-	r.veth.Leave()
+	r.veth.reconciler.stop()
 	r.wire.Close()
 	r.do(func() (err error) { r.veth, err = Open(cfg); return err })
 	r.do(func() error {
@@ -81,7 +81,7 @@ func TestWireTheHostVethOfTheLastProcessIsKept(t *testing.T) {
 	for {
 		var routes, throws []netlink.Route
 		r.do(func() (err error) {
-			if routes, err = r.veth.ownRoutes(unix.AF_INET); err != nil {
+			if routes, err = r.veth.link.ownRoutes(unix.AF_INET); err != nil {
 				return err
 			}
 			throws, err = tableRoutes(unix.AF_INET, r.config().Table)
@@ -126,16 +126,16 @@ func TestWireADifferentHostVethIsNotKept(t *testing.T) {
 		}},
 		{"no rules", func(*rig, *Config) error { return removeRules() }},
 		{"no return path", func(*rig, *Config) error { return removeReturnPath() }},
-		{"down", func(r *rig, _ *Config) error { return netlink.LinkSetDown(r.veth.kernel()) }},
+		{"down", func(r *rig, _ *Config) error { return netlink.LinkSetDown(r.veth.link.kernel()) }},
 		{"another address", func(r *rig, _ *Config) error {
-			return netlink.AddrAdd(r.veth.kernel(), &netlink.Addr{IPNet: ipNet(netip.MustParseAddr("169.254.77.9"), 32)})
+			return netlink.AddrAdd(r.veth.link.kernel(), &netlink.Addr{IPNet: ipNet(netip.MustParseAddr("169.254.77.9"), 32)})
 		}},
 		{"no neighbor", func(r *rig, cfg *Config) error {
-			a := r.veth.address(cfg.Prefix4, localHost)
-			return netlink.NeighDel(&netlink.Neigh{LinkIndex: r.veth.kernel().Attrs().Index, Family: unix.AF_INET, IP: a.AsSlice()})
+			a := address(cfg.Prefix4, localHost)
+			return netlink.NeighDel(&netlink.Neigh{LinkIndex: r.veth.link.kernel().Attrs().Index, Family: unix.AF_INET, IP: a.AsSlice()})
 		}},
 		{"sysctl", func(r *rig, _ *Config) error {
-			return r.veth.sysctls.write("net/ipv4/conf/"+KernelEnd+"/rp_filter", "1")
+			return r.veth.link.sysctls.write("net/ipv4/conf/"+KernelEnd+"/rp_filter", "1")
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestWireAHostVethOfOtherQueuesIsNotKept(t *testing.T) {
 	r.open()
 	cfg := r.config()
 	index := r.veth.Index()
-	r.veth.Leave()
+	r.veth.reconciler.stop()
 	cfg.Queues = 1
 	r.do(func() (err error) { r.veth, err = Open(cfg); return err })
 	if r.veth.Index() == index {
@@ -187,26 +187,26 @@ func TestWireChangesOfTheHostVethAreSeen(t *testing.T) {
 		{"nothing", true, func() error { return nil }},
 		{"a Service less", true, func() error { return r.veth.RemoveRoute(frontend) }},
 		{"a Service more", true, func() error { return r.veth.AddRoute(later) }},
-		{"an endpoint less", true, func() error { return netlink.RouteDel(r.veth.throwRoute(pod)) }},
+		{"an endpoint less", true, func() error { return netlink.RouteDel(r.veth.returnPath.throwRoute(pod)) }},
 		{"a source of another address", true, func() error {
 			return netlink.RouteReplace(&netlink.Route{
-				LinkIndex: r.veth.kernel().Attrs().Index, Dst: ipNet(source, 32), Src: other.AsSlice(),
+				LinkIndex: r.veth.link.kernel().Attrs().Index, Dst: ipNet(source, 32), Src: other.AsSlice(),
 				Scope: netlink.SCOPE_LINK, Protocol: route.Protocol,
 			})
 		}},
 		{"no rules", false, removeRules},
 		{"no routing rule", false, removeReturnPath},
-		{"MTU", false, func() error { return netlink.LinkSetMTU(r.veth.kernel(), 1400) }},
-		{"down", false, func() error { return netlink.LinkSetDown(r.veth.xdp()) }},
-		{"sysctl", false, func() error { return r.veth.sysctls.write("net/ipv4/conf/"+KernelEnd+"/rp_filter", "1") }},
+		{"MTU", false, func() error { return netlink.LinkSetMTU(r.veth.link.kernel(), 1400) }},
+		{"down", false, func() error { return netlink.LinkSetDown(r.veth.link.xdp()) }},
+		{"sysctl", false, func() error { return r.veth.link.sysctls.write("net/ipv4/conf/"+KernelEnd+"/rp_filter", "1") }},
 		{"another pair", false, func() error {
-			err := r.veth.pair.Remove()
+			err := r.veth.link.pair.Remove()
 			if err == nil {
-				r.veth.pair, err = vethpair.Make(vethpair.Config{Names: ends, Queues: 2})
+				r.veth.link.pair, err = vethpair.Make(vethpair.Config{Names: ends, Queues: 2})
 			}
 			return err
 		}},
-		{"the last process has stopped", false, func() error { return r.veth.pair.Remove() }},
+		{"the last process has stopped", false, func() error { return r.veth.link.pair.Remove() }},
 	} {
 		r.open()
 		cfg := r.config()
@@ -216,7 +216,7 @@ func TestWireChangesOfTheHostVethAreSeen(t *testing.T) {
 		})
 		r.do(mark)
 		r.do(tt.change)
-		r.veth.Leave()
+		r.veth.reconciler.stop()
 		r.wire.Close()
 		r.do(func() (err error) { r.veth, err = Open(cfg); return err })
 		r.do(func() (err error) {
@@ -250,13 +250,14 @@ func (r *rig) checkAsMade(name string, cfg Config, frontend, node, source netip.
 		r.Errorf("%s: %v", name, err)
 		return nil
 	}
-	if !h.pair.Fits(vethpair.Config{MTU: cfg.MTU, Queues: cfg.Queues}) || h.pair[0].Attrs().Index != r.veth.kernel().Attrs().Index {
-		r.Errorf("%s: pair %v %v", name, h.pair[0].Attrs(), h.pair[1].Attrs())
+	if !h.link.pair.Fits(vethpair.Config{MTU: cfg.MTU, Queues: cfg.Queues}) || h.link.pair[0].Attrs().Index != r.veth.link.kernel().Attrs().Index {
+		r.Errorf("%s: pair %v %v", name, h.link.pair[0].Attrs(), h.link.pair[1].Attrs())
 	}
-	n, ok := h.adopted.sources[node]
-	if len(h.adopted.routes) != 1 || !h.adopted.routes[frontend] || len(h.adopted.throwRoutes) != 1 ||
-		len(h.adopted.sources) != 1 || !ok || h.address(cfg.Prefix4, n) != source {
-		r.Errorf("%s: %+v, source %s", name, h.adopted, source)
+	sources := h.routes.foundSources
+	n, ok := sources[node]
+	if len(h.routes.foundRoutes) != 1 || !h.routes.foundRoutes[frontend] || len(h.returnPath.found) != 1 ||
+		len(sources) != 1 || !ok || address(cfg.Prefix4, n) != source {
+		r.Errorf("%s: %+v, %+v, source %s", name, h.routes, h.returnPath, source)
 	}
 	return nil
 }

@@ -21,16 +21,7 @@ type forwarding struct {
 	on      map[int]bool // by interface index
 }
 
-// EnableForwarding lets the kernel forward answers that arrive on an interface, since
-// endpoints lie behind it. ifindex is of the calling thread's namespace;
-// loopback and the host veth need nothing.
-func (h *Veth) EnableForwarding(ifindex int) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.forwarding.add(ifindex)
-}
-
-// add is EnableForwarding.
+// add has the kernel forward packets that arrive on an interface.
 func (f *forwarding) add(ifindex int) error {
 	if f.on[ifindex] {
 		return nil

@@ -20,20 +20,28 @@
 // If the client's address is kept instead (dnat), the answer's destination does not lead to
 // Weir; see returnpath.go.
 //
+//	addresses.go   prefixes, and the addresses in them
+//	sysctl.go      sysctls; saved_sysctls.go: those of the host, noted to be put back
+//	forwarding.go  the kernel forwards what arrives on an interface
+//	pair.go        the pair with sysctls, addresses and neighbors
+//	routes.go      routes of frontends and of sources
+//	nftables.go    the rules of masquerade.go and marks.go
+//	returnpath.go  rule and table of the return path
+//	hostveth.go    all of that, opened and closed
+//	adopt.go       the host veth of an earlier process; reconcile.go: changes by other programs
+//
 // Changes on the host (sysctls) are saved in a file before they are made, and reverted by
 // Close or, after a crash, by the next Open or by
 // CleanupStale.
 package hostveth
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"sync"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/vethpair"
@@ -43,14 +51,6 @@ import (
 const (
 	KernelEnd = "weir-host"
 	XDPEnd    = "weir-xdp"
-)
-
-// Offsets of the addresses in the prefixes.
-const (
-	gatewayHost = 1
-	localHost   = 2
-	forwardHost = 3
-	firstSource = 16 // and on: one per address of the node
 )
 
 // Config describes the veth pair.
@@ -79,23 +79,16 @@ type Config struct {
 type Veth struct {
 	cfg        Config
 	log        *slog.Logger
-	sysctls    sysctls
-	pair       vethpair.Pair // the kernel's end, Weir's end
 	reconciler *reconciler
 
-	mu          sync.Mutex
-	saved       *savedSysctls       // guarded by mu
-	forwarding  *forwarding         // guarded by mu
-	sources     map[netip.Addr]int  // guarded by mu: number in the prefix, by address of the node
-	routes      map[netip.Addr]bool // guarded by mu: frontends that are routed to the host veth
-	throwRoutes map[netip.Addr]bool // guarded by mu: endpoints that Table leaves to the main one
-	adopted     *found              // guarded by mu: of the last process, nil for nothing
-	// Masquerades is false where nftables could not be programmed: endpoints
-	// beyond this node that are reached through the kernel get no traffic.
-	Masquerades bool
-	// ReturnPathErr is nil where answers to clients' own addresses come back to the
-	// host veth, and else says why not.
-	ReturnPathErr error
+	mu         sync.Mutex // guards all that follows
+	link       *link
+	saved      *savedSysctls
+	forwarding *forwarding
+	routes     *routes
+	returnPath *returnPath
+	rules      *ruleset
+	adopted    bool // it is the last process's, of which not all was asked for yet
 }
 
 // Open makes the host veth, or goes on with that of an earlier process where it differs in
@@ -103,14 +96,14 @@ type Veth struct {
 // is left behind.
 func Open(cfg Config) (_ *Veth, err error) {
 	h := newVeth(cfg)
-	adopted := h.adopt()
-	if !adopted {
-		if err := h.checkPrefixes(); err != nil {
+	h.adopted = h.adopt()
+	if !h.adopted {
+		if err := h.link.prefixes.check(); err != nil {
 			return nil, err
 		}
 	}
 	var damaged error
-	if h.saved, damaged, err = openSavedSysctls(cfg.StateDir, h.sysctls); err != nil {
+	if h.saved, damaged, err = openSavedSysctls(cfg.StateDir, h.link.sysctls); err != nil {
 		return nil, err
 	}
 	h.forwarding.saved = h.saved
@@ -122,7 +115,7 @@ func Open(cfg Config) (_ *Veth, err error) {
 			err = errors.Join(err, h.Close())
 		}
 	}()
-	if !adopted {
+	if !h.adopted {
 		if err := h.build(); err != nil {
 			return nil, fmt.Errorf("host veth: %w", err)
 		}
@@ -139,102 +132,80 @@ func newVeth(cfg Config) *Veth {
 		cfg.Log = slog.Default()
 	}
 	cfg.Queues = max(cfg.Queues, 1)
-	h := &Veth{
-		cfg: cfg, log: cfg.Log, sysctls: newSysctls(cfg.ProcSys),
-		sources: map[netip.Addr]int{}, routes: map[netip.Addr]bool{}, throwRoutes: map[netip.Addr]bool{},
+	prefixes, sysctls := prefixes{cfg.Prefix4, cfg.Prefix6}, newSysctls(cfg.ProcSys)
+	forwarding := &forwarding{sysctls: sysctls, log: cfg.Log, ipv6: cfg.Prefix6.IsValid(), on: map[int]bool{}}
+	link := &link{
+		prefixes: prefixes, mtu: cfg.MTU, queues: cfg.Queues, redirects: cfg.Redirects,
+		sysctls: sysctls, forwarding: forwarding,
 	}
-	h.forwarding = &forwarding{sysctls: h.sysctls, log: h.log, ipv6: cfg.Prefix6.IsValid(), on: map[int]bool{}}
+	h := &Veth{
+		cfg: cfg, log: cfg.Log, link: link, forwarding: forwarding,
+		routes:     &routes{link: link, routes: map[netip.Addr]bool{}, sources: map[netip.Addr]int{}},
+		returnPath: &returnPath{link: link, mark: cfg.Mark, table: cfg.Table, throwRoutes: map[netip.Addr]bool{}, log: cfg.Log},
+		rules:      &ruleset{link: link, mark: cfg.Mark, log: cfg.Log},
+	}
 	if cfg.Mark == 0 {
-		h.ReturnPathErr = errors.New("hostVeth.mark is 0")
+		h.returnPath.err = errors.New("hostVeth.mark is 0")
 	}
 	return h
 }
 
 // build makes the pair and all that belongs to it, in place of the remains of an earlier process.
 func (h *Veth) build() error {
-	for _, step := range []func() error{h.makePair, h.configure, h.removeStaleRoutes, removeReturnPath} {
+	for _, step := range []func() error{h.link.makePair, h.link.configure, h.routes.removeStale, removeReturnPath} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
-	if err := h.installRules(); err != nil {
+	err, markErr := h.rules.install(h.returnPath.err == nil)
+	if err != nil {
 		h.log.Warn("host veth: no masquerade rule, endpoints on other nodes that are reached through the kernel get no traffic", "err", err)
 	} else {
-		h.warnForwardPolicy()
+		h.rules.warnForwardPolicy()
 	}
-	h.openReturnPath()
-	return nil
-}
-
-// checkPrefixes refuses prefixes that the host uses for something else.
-func (h *Veth) checkPrefixes() error {
-	for _, p := range []netip.Prefix{h.cfg.Prefix4, h.cfg.Prefix6} {
-		if !p.IsValid() {
-			continue
-		}
-		if p.Addr().BitLen()-p.Bits() < 2 {
-			return fmt.Errorf("hostVeth.prefixes: %s: too small, at least 4 addresses are needed", p)
-		}
-		routes, err := netlink.RouteList(nil, familyOf(p.Addr()))
-		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return fmt.Errorf("host veth: list routes: %w", err)
-		}
-		for _, r := range routes {
-			if r.Dst == nil {
-				continue
-			}
-			ones, _ := r.Dst.Mask.Size()
-			a, _ := netip.AddrFromSlice(r.Dst.IP)
-			dst := netip.PrefixFrom(a.Unmap(), ones)
-			// A wider route, such as the default route, may contain the prefix.
-			if ones == 0 || !p.Overlaps(dst) || ones < p.Bits() {
-				continue
-			}
-			if dev, err := netlink.LinkByIndex(r.LinkIndex); err != nil || dev.Attrs().Name == KernelEnd {
-				continue
-			}
-			return fmt.Errorf("hostVeth.prefixes: %s: the host has a route to %s already; choose another prefix", p, dst)
+	if h.returnPath.err = cmp.Or(h.returnPath.err, markErr); h.returnPath.err != nil {
+		return nil
+	}
+	if h.returnPath.open(); h.returnPath.err != nil {
+		if err := errors.Join(removeReturnPath(), h.rules.replace(h.rules.masquerade, false)); err != nil {
+			h.log.Warn("host veth", "err", err)
 		}
 	}
 	return nil
 }
-
-func (h *Veth) kernel() netlink.Link { return h.pair[0] }
-func (h *Veth) xdp() netlink.Link    { return h.pair[1] }
 
 // Name and Index are those of Weir's end, where the steering program takes all packets.
 func (h *Veth) Name() string { return XDPEnd }
 
 // Index is the interface index of Weir's end.
-func (h *Veth) Index() int { return h.xdp().Attrs().Index }
+func (h *Veth) Index() int { return h.link.xdp().Attrs().Index }
 
 // MAC is the address of Weir's end.
-func (h *Veth) MAC() [6]byte { return [6]byte(h.xdp().Attrs().HardwareAddr) }
+func (h *Veth) MAC() [6]byte { return h.link.mac() }
 
-// ReturnPathMAC is the source of frames whose packets keep the client's address: by it the
-// rules distinguish them from all other packets that enter by the host veth, such as punted
-// packets.
-func (h *Veth) ReturnPathMAC() [6]byte {
-	mac := h.MAC()
-	mac[5] ^= 1
-	return mac
-}
+// Masquerades is false where nftables could not be programmed: endpoints beyond this node that are
+// reached through the kernel get no traffic.
+func (h *Veth) Masquerades() bool { return h.rules.masquerade }
+
+// ReturnPathErr is nil where answers to clients' own addresses come back to the host veth, and else
+// says why not.
+func (h *Veth) ReturnPathErr() error { return h.returnPath.err }
 
 // PeerMAC is the address of the kernel's end.
-func (h *Veth) PeerMAC() [6]byte { return [6]byte(h.kernel().Attrs().HardwareAddr) }
+func (h *Veth) PeerMAC() [6]byte { return [6]byte(h.link.kernel().Attrs().HardwareAddr) }
 
 // MTU is that of both ends.
-func (h *Veth) MTU() int { return h.xdp().Attrs().MTU }
+func (h *Veth) MTU() int { return h.link.xdp().Attrs().MTU }
 
 // Route describes the host veth to the route watcher; port is the number
 // under which workers know it.
 func (h *Veth) Route(port int) route.HostVeth {
-	p4, p6 := h.cfg.Prefix4, h.cfg.Prefix6
+	p4, p6 := h.link.prefixes.v4, h.link.prefixes.v6
 	return route.HostVeth{
-		Port: port, Index: h.kernel().Attrs().Index, MAC: h.MAC(), ReturnPathMAC: h.ReturnPathMAC(), PeerMAC: h.PeerMAC(), MTU: h.MTU(),
-		Gateway4: h.address(p4, gatewayHost), Gateway6: h.address(p6, gatewayHost),
-		Local4: h.address(p4, localHost), Local6: h.address(p6, localHost),
-		Forward4: h.address(p4, forwardHost), Forward6: h.address(p6, forwardHost),
+		Port: port, Index: h.link.kernel().Attrs().Index, MAC: h.MAC(), ReturnPathMAC: h.link.returnPathMAC(), PeerMAC: h.PeerMAC(), MTU: h.MTU(),
+		Gateway4: address(p4, gatewayHost), Gateway6: address(p6, gatewayHost),
+		Local4: address(p4, localHost), Local6: address(p6, localHost),
+		Forward4: address(p4, forwardHost), Forward6: address(p6, forwardHost),
 	}
 }
 
@@ -244,12 +215,59 @@ func (h *Veth) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	errs := []error{removeRules(), removeReturnPath()}
-	errs = append(errs, h.pair.Remove())
+	errs = append(errs, h.link.pair.Remove())
 	return errors.Join(append(errs, h.saved.restore())...)
 }
 
-// Leave leaves everything in place for the next process, and repairs nothing any more.
-func (h *Veth) Leave() { h.reconciler.stop() }
+// EnableForwarding lets the kernel forward answers that arrive on an interface, since
+// endpoints lie behind it. ifindex is of the calling thread's namespace;
+// loopback and the host veth need nothing.
+func (h *Veth) EnableForwarding(ifindex int) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.forwarding.add(ifindex)
+}
+
+// AddRoute routes a frontend's address to the host veth, for clients on the
+// node. A family without a prefix has no route there, which is not an error.
+func (h *Veth) AddRoute(a netip.Addr) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routes.add(a)
+}
+
+// RemoveRoute removes the route. A missing route is not an error.
+func (h *Veth) RemoveRoute(a netip.Addr) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routes.remove(a)
+}
+
+// SourceFor is the SNAT source towards listeners on a, an address of the node.
+// Each address has a separate source, whose route names a as the source of packets sent
+// there: a UDP server on the wildcard address leaves the choice to the kernel
+// and would else answer from an address that no flow has. If the prefix has no address left
+// it is the source of all endpoints on this node.
+func (h *Veth) SourceFor(a netip.Addr) (netip.Addr, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routes.sourceFor(a)
+}
+
+// AddEndpoint says that packets to a keep the client's address.
+func (h *Veth) AddEndpoint(a netip.Addr) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.returnPath.add(a)
+}
+
+// PruneEndpoints forgets the endpoints of AddEndpoint that are not in use any
+// more once there are many of them.
+func (h *Veth) PruneEndpoints(used func(netip.Addr) bool, inUse int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.returnPath.prune(used, inUse)
+}
 
 // CleanupStale removes the remains of a killed process from the host, also the neighbors
 // that the kernel kept fresh for the route watcher; the parameters are those of Config.
@@ -265,11 +283,4 @@ func CleanupStale(stateDir, procSys string) error {
 		return errors.Join(append(errs, err)...)
 	}
 	return errors.Join(append(errs, damaged, j.restore())...)
-}
-
-// familyOf is the address family of a, as package netlink takes it.
-func familyOf(a netip.Addr) int { return int(route.AddressFamily(a)) }
-
-func ipNet(a netip.Addr, bits int) *net.IPNet {
-	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits, a.BitLen())}
 }

@@ -19,23 +19,23 @@ func afterNAT() *nftables.ChainPriority {
 
 // markChains are the chains that mark connections which entered by the host veth, and give
 // packets of their answers the mark.
-func (h *Veth) markChains() []ruleChain {
+func (rl *ruleset) markChains() []ruleChain {
 	return []ruleChain{
 		{
 			name: markChain, kind: nftables.ChainTypeFilter,
-			hook: nftables.ChainHookPrerouting, priority: afterNAT(), rules: h.markRules(),
+			hook: nftables.ChainHookPrerouting, priority: afterNAT(), rules: rl.markRules(),
 		},
 		// Of type route: a packet whose mark was changed is routed again.
 		{
 			name: markOutputChain, kind: nftables.ChainTypeRoute,
-			hook: nftables.ChainHookOutput, priority: afterNAT(), rules: [][]expr.Any{h.restoreMark()},
+			hook: nftables.ChainHookOutput, priority: afterNAT(), rules: [][]expr.Any{rl.restoreMark()},
 		},
 	}
 }
 
 // markRules are the rules for arriving packets, in order.
-func (h *Veth) markRules() [][]expr.Any {
-	mac := h.ReturnPathMAC()
+func (rl *ruleset) markRules() [][]expr.Any {
+	mac := rl.link.returnPathMAC()
 	return [][]expr.Any{
 		// Known: marked already, or a connection of the same addresses and
 		// ports that the client made to the endpoint itself. The latter keeps its route.
@@ -50,29 +50,29 @@ func (h *Veth) markRules() [][]expr.Any {
 		// forgotten it.
 		append(append(fromHostVeth(), fromMAC(mac)...),
 			&expr.Ct{Register: 1, Key: expr.CtKeyMARK},
-			h.orMark(),
+			rl.orMark(),
 			&expr.Ct{Register: 1, Key: expr.CtKeyMARK, SourceRegister: true}),
 		append(fromHostVeth(), &expr.Verdict{Kind: expr.VerdictReturn}),
-		h.restoreMark(),
+		rl.restoreMark(),
 	}
 }
 
 // restoreMark gives packets of a marked connection the mark.
-func (h *Veth) restoreMark() []expr.Any {
+func (rl *ruleset) restoreMark() []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Register: 1, Key: expr.CtKeyMARK},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(h.cfg.Mark), Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(h.cfg.Mark)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(rl.mark), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(rl.mark)},
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		h.orMark(),
+		rl.orMark(),
 		&expr.Counter{},
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1, SourceRegister: true},
 	}
 }
 
 // orMark sets the bits of the mark in register 1.
-func (h *Veth) orMark() expr.Any {
-	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(^h.cfg.Mark), Xor: native(h.cfg.Mark)}
+func (rl *ruleset) orMark() expr.Any {
+	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(^rl.mark), Xor: native(rl.mark)}
 }
 
 func fromHostVeth() []expr.Any {

@@ -13,13 +13,13 @@ import (
 const masqueradeChain = "postrouting"
 
 // masqueradeRules is the chain with its rules.
-func (h *Veth) masqueradeRules() ruleChain {
+func (rl *ruleset) masqueradeRules() ruleChain {
 	c := ruleChain{
 		name: masqueradeChain, kind: nftables.ChainTypeNAT,
 		hook: nftables.ChainHookPostrouting, priority: nftables.ChainPriorityNATSource,
 	}
-	for _, p := range h.prefixes() {
-		c.rules = append(c.rules, masqueradeFrom(h.address(p, forwardHost)))
+	for _, p := range rl.link.prefixes.list() {
+		c.rules = append(c.rules, masqueradeFrom(address(p, forwardHost)))
 	}
 	return c
 }
@@ -27,7 +27,7 @@ func (h *Veth) masqueradeRules() ruleChain {
 // warnForwardPolicy warns of chains that drop forwarded packets unless a rule accepts them,
 // as Docker and firewalld leave them: a rule of Weir's cannot
 // overrule them.
-func (h *Veth) warnForwardPolicy() {
+func (rl *ruleset) warnForwardPolicy() {
 	c, err := nftables.New()
 	if err != nil {
 		return
@@ -39,7 +39,7 @@ func (h *Veth) warnForwardPolicy() {
 	for _, ch := range chains {
 		if ch.Hooknum != nil && *ch.Hooknum == *nftables.ChainHookForward && ch.Policy != nil &&
 			*ch.Policy == nftables.ChainPolicyDrop && ch.Table.Family != nftables.TableFamilyBridge {
-			h.log.Warn("a firewall chain drops forwarded packets by policy: it must accept those from and to the host veth, or endpoints behind the kernel get no traffic",
+			rl.log.Warn("a firewall chain drops forwarded packets by policy: it must accept those from and to the host veth, or endpoints behind the kernel get no traffic",
 				"table", ch.Table.Name, "chain", ch.Name, "interface", KernelEnd)
 		}
 	}

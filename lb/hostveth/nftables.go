@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"log/slog"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -23,7 +24,7 @@ import (
 //		chain prerouting {
 //			type filter hook prerouting priority dstnat + 10
 //			iifname "weir-host" ct direction original ct state established return
-//			iifname "weir-host" ether saddr (ReturnPathMAC) ct mark set ct mark or 0x10
+//			iifname "weir-host" ether saddr (returnPathMAC) ct mark set ct mark or 0x10
 //			iifname "weir-host" return
 //			ct mark and 0x10 == 0x10 meta mark set meta mark or 0x10
 //		}
@@ -46,14 +47,22 @@ type ruleChain struct {
 	rules    [][]expr.Any
 }
 
+// ruleset is the table.
+type ruleset struct {
+	link              *link
+	mark              uint32
+	masquerade, marks bool // it has those rules
+	log               *slog.Logger
+}
+
 // chains are those of the table.
-func (h *Veth) chains(masquerade, marks bool) []ruleChain {
+func (rl *ruleset) chains(masquerade, marks bool) []ruleChain {
 	var list []ruleChain
 	if masquerade {
-		list = append(list, h.masqueradeRules())
+		list = append(list, rl.masqueradeRules())
 	}
 	if marks {
-		list = append(list, h.markChains()...)
+		list = append(list, rl.markChains()...)
 	}
 	return list
 }
@@ -77,36 +86,32 @@ func comment(list []ruleChain) ([]byte, error) {
 	return userdata.AppendString(nil, userdata.TypeComment, fmt.Sprintf("weir %016x", sum.Sum64())), nil
 }
 
-// installRules puts the table into the kernel as far as the kernel can do it, and
-// notes the result. The error is that of masquerading.
-func (h *Veth) installRules() error {
-	if h.ReturnPathErr == nil {
-		err := h.replaceTable(true, true)
-		if err == nil {
-			h.Masquerades = true
-			return nil
+// install puts the table into the kernel as far as the kernel can do it. marks is whether the rules
+// of marks are wanted. An error of masquerading leaves those, and markErr is the reason why they are
+// left out.
+func (rl *ruleset) install(marks bool) (err, markErr error) {
+	if marks {
+		if markErr = rl.replace(true, true); markErr == nil {
+			return nil, nil
 		}
-		if h.replaceTable(false, true) == nil {
-			return err
+		if rl.replace(false, true) == nil {
+			return markErr, nil
 		}
-		h.ReturnPathErr = err
 	}
-	err := h.replaceTable(true, false)
-	h.Masquerades = err == nil
-	return err
+	return rl.replace(true, false), markErr
 }
 
-// ensureRules puts the table back as it was at first.
-func (h *Veth) ensureRules() error { return h.replaceTable(h.Masquerades, h.ReturnPathErr == nil) }
+// ensure puts the table back as it was at first.
+func (rl *ruleset) ensure() error { return rl.replace(rl.masquerade, rl.marks) }
 
-// replaceTable makes the table in a single transaction, in place of an existing table of
+// replace makes the table in a single transaction, in place of an existing table of
 // the name.
-func (h *Veth) replaceTable(masquerade, marks bool) error {
+func (rl *ruleset) replace(masquerade, marks bool) error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
-	list := h.chains(masquerade, marks)
+	list := rl.chains(masquerade, marks)
 	text, err := comment(list)
 	if err != nil {
 		return err
@@ -126,22 +131,13 @@ func (h *Veth) replaceTable(masquerade, marks bool) error {
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("nftables: table inet %s: %w%s", tableName, err, nftablesHint(err))
 	}
+	rl.masquerade, rl.marks = masquerade, marks
 	return nil
 }
 
-// nftablesHint names the missing module if the kernel cannot do this.
-func nftablesHint(err error) string {
-	for _, missing := range []error{unix.ENOENT, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT} {
-		if errors.Is(err, missing) {
-			return ": the kernel needs nf_tables, nf_conntrack, nf_nat, nft_masq and nft_ct (CONFIG_NF_TABLES_INET, CONFIG_NF_CONNTRACK, CONFIG_NF_CONNTRACK_MARK, CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NFT_CT)"
-		}
-	}
-	return ""
-}
-
-// checkRules reports whether all rules of the table are there.
-func (h *Veth) checkRules() (bool, error) {
-	want := h.chains(h.Masquerades, h.ReturnPathErr == nil)
+// check reports whether all rules of the table are there.
+func (rl *ruleset) check() (bool, error) {
+	want := rl.chains(rl.masquerade, rl.marks)
 	if len(want) == 0 {
 		return true, nil // could not be programmed in the first place
 	}
@@ -172,6 +168,16 @@ func (h *Veth) checkRules() (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// nftablesHint names the missing module if the kernel cannot do this.
+func nftablesHint(err error) string {
+	for _, missing := range []error{unix.ENOENT, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT} {
+		if errors.Is(err, missing) {
+			return ": the kernel needs nf_tables, nf_conntrack, nf_nat, nft_masq and nft_ct (CONFIG_NF_TABLES_INET, CONFIG_NF_CONNTRACK, CONFIG_NF_CONNTRACK_MARK, CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NFT_CT)"
+		}
+	}
+	return ""
 }
 
 // removeRules removes the table. None there, or no nftables, is no error.

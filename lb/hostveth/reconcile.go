@@ -3,16 +3,11 @@ package hostveth
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"runtime"
 	"sync/atomic"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
-
-	"github.com/weirlb/weir/lb/vethpair"
 )
 
 // reconcileInterval is how often the host veth is looked over. Reloading a firewall
@@ -28,6 +23,27 @@ type reconciler struct {
 	fault      atomic.Pointer[string]
 }
 
+// enter moves the calling thread into a network namespace unless it is there:
+// that takes CAP_SYS_ADMIN, which Weir does without.
+func enter(ns netns.NsHandle) error {
+	here, err := netns.Get()
+	if err != nil {
+		return fmt.Errorf("network namespace: %w", err)
+	}
+	defer here.Close()
+	if here.Equal(ns) {
+		return nil
+	}
+	return netns.Set(ns)
+}
+
+func (k *reconciler) stop() {
+	if k != nil {
+		close(k.quit)
+		<-k.done
+	}
+}
+
 // Fault is the part of the host veth that another program has changed and that cannot be
 // repaired, with the reason, "" for none. Until it is repaired packets are lost. A link that was
 // changed is repaired at once.
@@ -36,7 +52,7 @@ func (h *Veth) Fault() string {
 		return ""
 	}
 	h.mu.Lock()
-	pair := h.pair
+	pair := h.link.pair
 	h.mu.Unlock()
 	if now, err := pair.Now(); err != nil || now.Differences(h.cfg.MTU) != nil {
 		select {
@@ -85,27 +101,6 @@ func (h *Veth) startReconciler(every time.Duration) (*reconciler, error) {
 	return k, nil
 }
 
-// enter moves the calling thread into a network namespace unless it is there:
-// that takes CAP_SYS_ADMIN, which Weir does without.
-func enter(ns netns.NsHandle) error {
-	here, err := netns.Get()
-	if err != nil {
-		return fmt.Errorf("network namespace: %w", err)
-	}
-	defer here.Close()
-	if here.Equal(ns) {
-		return nil
-	}
-	return netns.Set(ns)
-}
-
-func (k *reconciler) stop() {
-	if k != nil {
-		close(k.quit)
-		<-k.done
-	}
-}
-
 // reconcile restores parts that other programs have removed, and logs it. Errors wait for
 // the next time.
 func (h *Veth) reconcile() {
@@ -117,13 +112,13 @@ func (h *Veth) reconcile() {
 		intact func() (bool, error)
 		put    func() error
 	}{
-		{"link", h.checkLink, h.configure},
-		{"sysctls", h.checkPairSysctls, h.setPairSysctls},
-		{"addresses", h.checkAddresses, h.configure},
+		{"link", h.link.checkLink, h.link.configure},
+		{"sysctls", h.link.checkPairSysctls, h.link.setPairSysctls},
+		{"addresses", h.link.checkAddresses, h.link.configure},
 		{"forwarding", h.forwarding.check, h.forwarding.restore},
-		{"routes", h.checkRoutes, h.ensureRoutes},
-		{"nftables rules", h.checkRules, h.ensureRules},
-		{"return path", h.checkReturnPath, h.ensureReturnPath},
+		{"routes", h.routes.check, h.routes.ensure},
+		{"nftables rules", h.rules.check, h.rules.ensure},
+		{"return path", h.returnPath.check, h.returnPath.ensure},
 	} {
 		intact, err := part.intact()
 		if err == nil && !intact {
@@ -143,112 +138,30 @@ func (h *Veth) reconcile() {
 	h.reconciler.fault.Store(fault)
 }
 
-// checkLink reports whether both ends are up, as large as at first, and have their settings.
-func (h *Veth) checkLink() (bool, error) {
-	now, err := h.pair.Now()
+// Settle is called when everything that the host veth is to have was asked for. It removes the
+// rest of the last process's, and repairs what that process has not, both later.
+func (h *Veth) Settle() {
+	select {
+	case h.reconciler.now <- struct{}{}:
+	default: // it is about to
+	}
+}
+
+// settle is Settle now.
+func (h *Veth) settle() {
+	h.mu.Lock()
+	adopted := h.adopted
+	h.adopted = false
+	var err error
+	if adopted {
+		h.routes.foundRoutes, h.routes.foundSources, h.returnPath.found = nil, nil, nil
+		err = errors.Join(h.routes.removeOthers(), h.returnPath.removeOthers())
+	}
+	h.mu.Unlock()
 	if err != nil {
-		return false, fmt.Errorf("%w; restart Weir", err)
+		h.log.Warn("host veth: routes of the last process are left", "err", err)
 	}
-	if now.Differences(h.cfg.MTU) != nil {
-		return false, nil
+	if adopted {
+		h.reconcile()
 	}
-	return vethpair.HasOffloads(now[0].Attrs().Name, h.offloads())
-}
-
-// checkAddresses reports whether the kernel's end has all addresses, and knows its neighbors.
-func (h *Veth) checkAddresses() (bool, error) {
-	addrs, err := netlink.AddrList(h.kernel(), netlink.FAMILY_ALL)
-	if err != nil {
-		return true, interrupted(err)
-	}
-	want := len(h.prefixes())
-	for i := range addrs {
-		a, _ := netip.AddrFromSlice(addrs[i].IP)
-		ones, _ := addrs[i].Mask.Size()
-		if h.isGateway(netip.PrefixFrom(a.Unmap(), ones)) {
-			want--
-		}
-	}
-	if want != 0 {
-		return false, nil
-	}
-	for _, p := range h.prefixes() {
-		near, err := h.neighbors(familyOf(p.Addr()))
-		if err != nil {
-			return true, interrupted(err)
-		}
-		if !near[h.address(p, localHost)] || !near[h.address(p, forwardHost)] {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
-// wantedRoutes are the destinations of Weir's routes to the host veth.
-func (h *Veth) wantedRoutes() map[netip.Addr]bool {
-	want := map[netip.Addr]bool{}
-	for a := range h.routes {
-		want[a] = true
-	}
-	for a, n := range h.sources {
-		if p := h.prefixFor(a); p.IsValid() {
-			want[h.address(p, n)] = true
-		}
-	}
-	return want
-}
-
-func (h *Veth) checkRoutes() (bool, error) {
-	want := h.wantedRoutes()
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		list, err := h.ownRoutes(family)
-		if err != nil {
-			return true, err
-		}
-		for i := range list {
-			a, _ := netip.AddrFromSlice(list[i].Dst.IP)
-			delete(want, a.Unmap())
-		}
-	}
-	return len(want) == 0, nil
-}
-
-func (h *Veth) ensureRoutes() error {
-	var errs []error
-	for a := range h.routes {
-		if r, ok := h.routeTo(a); ok {
-			errs = append(errs, netlink.RouteReplace(r))
-		}
-	}
-	for a := range h.sources {
-		_, err := h.sourceFor(a)
-		if err != nil && h.nodeHas(a) {
-			errs = append(errs, err)
-		} else if err != nil {
-			delete(h.sources, a) // the route went with it
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// nodeHas reports whether the node still has an address.
-func (h *Veth) nodeHas(a netip.Addr) bool {
-	list, err := netlink.AddrList(nil, familyOf(a))
-	if err != nil {
-		return true
-	}
-	for i := range list {
-		if ip, _ := netip.AddrFromSlice(list[i].IP); ip.Unmap() == a {
-			return true
-		}
-	}
-	return false
-}
-
-// interrupted forgives a dump during which something changed: the next dump will do.
-func interrupted(err error) error {
-	if errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil
-	}
-	return err
 }

@@ -3,6 +3,7 @@ package hostveth
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -17,7 +18,7 @@ import (
 // client, by the node's route there. So that the answer comes through Weir and everything
 // else of the same endpoint does not, the route is chosen per connection:
 //
-//	packets by the host veth from ReturnPathMAC mark their connection
+//	packets by the host veth from returnPathMAC mark their connection
 //	answers of marked connections get the packet mark (marks.go)
 //	rule RulePriority: fwmark Mark/Mask lookup Table
 //	Table: default via the host veth
@@ -37,118 +38,109 @@ const RulePriority = 300
 // they do no harm.
 const maxStaleThrowRoutes = 1024
 
-// openReturnPath makes rule and table. On error there is no return path, and ReturnPathErr
-// says why.
-func (h *Veth) openReturnPath() {
-	if h.ReturnPathErr != nil {
-		return
-	}
-	if err := errors.Join(h.checkTableUnused(), h.ensureReturnPath()); err != nil {
-		h.ReturnPathErr = err
-		if err := errors.Join(removeReturnPath(), h.ensureRules()); err != nil {
-			h.log.Warn("host veth", "err", err)
-		}
-		return
-	}
-	h.warnMarkConflict()
+// returnPath is rule and table.
+type returnPath struct {
+	link        *link
+	mark        uint32
+	table       int
+	throwRoutes map[netip.Addr]bool // endpoints that the table leaves to the main one
+	found       map[netip.Addr]bool // the last process's that nobody has asked for yet
+	err         error               // nil where answers to clients' own addresses come back
+	log         *slog.Logger
 }
 
-// ensureReturnPath makes the missing parts of rule and table.
-func (h *Veth) ensureReturnPath() error {
-	for _, p := range h.prefixes() {
-		gw := h.address(p, localHost)
+// open makes rule and table. On error there is no return path, and err says why.
+func (rp *returnPath) open() {
+	if rp.err = errors.Join(rp.checkTableUnused(), rp.ensure()); rp.err == nil {
+		rp.warnMarkConflict()
+	}
+}
+
+// ensure makes the missing parts of rule and table.
+func (rp *returnPath) ensure() error {
+	for _, p := range rp.link.prefixes.list() {
+		gw := address(p, localHost)
 		err := netlink.RouteReplace(&netlink.Route{
-			LinkIndex: h.kernel().Attrs().Index, Dst: ipNet(unspecified(gw), 0), Gw: gw.AsSlice(),
-			Flags: int(netlink.FLAG_ONLINK), Table: h.cfg.Table, Protocol: route.Protocol,
+			LinkIndex: rp.link.kernel().Attrs().Index, Dst: ipNet(unspecified(gw), 0), Gw: gw.AsSlice(),
+			Flags: int(netlink.FLAG_ONLINK), Table: rp.table, Protocol: route.Protocol,
 		})
 		if err != nil {
-			return fmt.Errorf("default route of table %d: %w", h.cfg.Table, err)
+			return fmt.Errorf("default route of table %d: %w", rp.table, err)
 		}
-		if err := netlink.RuleAdd(h.markRule(familyOf(gw))); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("routing rule for mark %#x: %w", h.cfg.Mark, err)
+		if err := netlink.RuleAdd(rp.markRule(familyOf(gw))); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("routing rule for mark %#x: %w", rp.mark, err)
 		}
 	}
 	var errs []error
-	for a := range h.throwRoutes {
-		errs = append(errs, netlink.RouteReplace(h.throwRoute(a)))
+	for a := range rp.throwRoutes {
+		errs = append(errs, netlink.RouteReplace(rp.throwRoute(a)))
 	}
 	return errors.Join(errs...)
 }
 
-func unspecified(like netip.Addr) netip.Addr {
-	if like.Is4() {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
-}
-
-func (h *Veth) markRule(family int) *netlink.Rule {
+func (rp *returnPath) markRule(family int) *netlink.Rule {
 	r := netlink.NewRule()
-	mask := h.cfg.Mark
-	r.Family, r.Priority, r.Table, r.Protocol = family, RulePriority, h.cfg.Table, route.Protocol
-	r.Mark, r.Mask = h.cfg.Mark, &mask
+	mask := rp.mark
+	r.Family, r.Priority, r.Table, r.Protocol = family, RulePriority, rp.table, route.Protocol
+	r.Mark, r.Mask = rp.mark, &mask
 	return r
 }
 
-func (h *Veth) throwRoute(a netip.Addr) *netlink.Route {
-	return &netlink.Route{Dst: ipNet(a, a.BitLen()), Type: unix.RTN_THROW, Table: h.cfg.Table, Protocol: route.Protocol}
+func (rp *returnPath) throwRoute(a netip.Addr) *netlink.Route {
+	return &netlink.Route{Dst: ipNet(a, a.BitLen()), Type: unix.RTN_THROW, Table: rp.table, Protocol: route.Protocol}
 }
 
-// AddEndpoint says that packets to a keep the client's address.
-func (h *Veth) AddEndpoint(a netip.Addr) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.ReturnPathErr != nil || h.throwRoutes[a] || !h.prefixFor(a).IsValid() {
+// add is AddEndpoint.
+func (rp *returnPath) add(a netip.Addr) error {
+	if rp.err != nil || rp.throwRoutes[a] || !rp.link.prefixes.of(a).IsValid() {
 		return nil
 	}
-	if h.adopted.takeThrowRoute(a) {
-		h.throwRoutes[a] = true
+	if rp.found[a] {
+		delete(rp.found, a)
+		rp.throwRoutes[a] = true
 		return nil
 	}
-	if err := netlink.RouteReplace(h.throwRoute(a)); err != nil {
-		return fmt.Errorf("table %d: throw %s: %w", h.cfg.Table, a, err)
+	if err := netlink.RouteReplace(rp.throwRoute(a)); err != nil {
+		return fmt.Errorf("table %d: throw %s: %w", rp.table, a, err)
 	}
-	h.throwRoutes[a] = true
+	rp.throwRoutes[a] = true
 	return nil
 }
 
-// PruneEndpoints forgets the endpoints of AddEndpoint that are not in use any
-// more once there are many of them.
-func (h *Veth) PruneEndpoints(used func(netip.Addr) bool, inUse int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.throwRoutes)-inUse < maxStaleThrowRoutes {
+// prune is PruneEndpoints.
+func (rp *returnPath) prune(used func(netip.Addr) bool, inUse int) {
+	if len(rp.throwRoutes)-inUse < maxStaleThrowRoutes {
 		return
 	}
-	for a := range h.throwRoutes {
+	for a := range rp.throwRoutes {
 		if used(a) {
 			continue
 		}
-		if err := netlink.RouteDel(h.throwRoute(a)); err != nil && !errors.Is(err, unix.ESRCH) {
-			h.log.Warn("host veth", "err", err)
+		if err := netlink.RouteDel(rp.throwRoute(a)); err != nil && !errors.Is(err, unix.ESRCH) {
+			rp.log.Warn("host veth", "err", err)
 			continue
 		}
-		delete(h.throwRoutes, a)
+		delete(rp.throwRoutes, a)
 	}
 }
 
-// checkReturnPath reports whether rule and table are as they were made.
-func (h *Veth) checkReturnPath() (bool, error) {
-	if h.ReturnPathErr != nil {
+// check reports whether rule and table are as they were made.
+func (rp *returnPath) check() (bool, error) {
+	if rp.err != nil {
 		return true, nil
 	}
-	for _, p := range h.prefixes() {
+	for _, p := range rp.link.prefixes.list() {
 		family := familyOf(p.Addr())
 		rules, err := ownRules(family)
 		if err != nil {
 			return true, err
 		}
-		routes, err := tableRoutes(family, h.cfg.Table)
+		routes, err := tableRoutes(family, rp.table)
 		if err != nil {
 			return true, err
 		}
 		want := 1
-		for a := range h.throwRoutes {
+		for a := range rp.throwRoutes {
 			if familyOf(a) == family {
 				want++
 			}
@@ -161,19 +153,124 @@ func (h *Veth) checkReturnPath() (bool, error) {
 }
 
 // checkTableUnused refuses a routing table in which somebody else has routes.
-func (h *Veth) checkTableUnused() error {
-	for _, p := range h.prefixes() {
-		list, err := tableRoutes(familyOf(p.Addr()), h.cfg.Table)
+func (rp *returnPath) checkTableUnused() error {
+	for _, p := range rp.link.prefixes.list() {
+		list, err := tableRoutes(familyOf(p.Addr()), rp.table)
 		if err != nil {
 			return err
 		}
 		for i := range list {
 			if list[i].Protocol != route.Protocol {
-				return fmt.Errorf("hostVeth.table: routing table %d has a route to %s that is not Weir's; choose another table", h.cfg.Table, list[i].Dst)
+				return fmt.Errorf("hostVeth.table: routing table %d has a route to %s that is not Weir's; choose another table", rp.table, list[i].Dst)
 			}
 		}
 	}
 	return nil
+}
+
+// checkOwn reports whether rule and table are as they would be made, and no others.
+func (rp *returnPath) checkOwn() (bool, error) {
+	for family, p := range map[int]netip.Prefix{unix.AF_INET: rp.link.prefixes.v4, unix.AF_INET6: rp.link.prefixes.v6} {
+		rules, err := ownRules(family)
+		if err != nil {
+			return false, err
+		}
+		if !p.IsValid() || rp.err != nil {
+			if len(rules) > 0 {
+				return false, nil
+			}
+			continue
+		}
+		routes, err := tableRoutes(family, rp.table)
+		if err != nil || len(rules) != 1 || !rp.isMarkRule(&rules[0]) {
+			return false, err
+		}
+		defaults := 0
+		for i := range routes {
+			r := &routes[i]
+			if isThrow(r) {
+				continue
+			}
+			gateway, _ := netip.AddrFromSlice(r.Gw)
+			ones, _ := r.Dst.Mask.Size()
+			if r.Protocol != route.Protocol || ones != 0 || gateway.Unmap() != address(p, localHost) ||
+				r.LinkIndex != rp.link.kernel().Attrs().Index {
+				return false, nil
+			}
+			defaults++
+		}
+		if defaults != 1 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// isMarkRule reports whether a rule is the one of this process.
+func (rp *returnPath) isMarkRule(r *netlink.Rule) bool {
+	return r.Priority == RulePriority && r.Table == rp.table && r.Mark == rp.mark &&
+		r.Mask != nil && *r.Mask == rp.mark && r.Src == nil && r.Dst == nil && !r.Invert
+}
+
+// removeOthers removes the throw routes of endpoints that no frontend has.
+func (rp *returnPath) removeOthers() error {
+	if rp.err != nil {
+		return nil
+	}
+	var errs []error
+	for _, p := range rp.link.prefixes.list() {
+		list, err := tableRoutes(familyOf(p.Addr()), rp.table)
+		errs = append(errs, err)
+		for i := range list {
+			to := destination(&list[i])
+			if !isThrow(&list[i]) || !to.IsValid() || rp.throwRoutes[to] {
+				continue
+			}
+			if err := netlink.RouteDel(rp.throwRoute(to)); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, fmt.Errorf("remove the old route to %s of table %d: %w", to, rp.table, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// find takes over the throw routes of the last process.
+func (rp *returnPath) find() error {
+	rp.found = map[netip.Addr]bool{}
+	if rp.err != nil {
+		return nil
+	}
+	for _, p := range rp.link.prefixes.list() {
+		list, err := tableRoutes(familyOf(p.Addr()), rp.table)
+		if err != nil {
+			return err
+		}
+		for i := range list {
+			if to := destination(&list[i]); isThrow(&list[i]) && to.IsValid() {
+				rp.found[to] = true
+			}
+		}
+	}
+	return nil
+}
+
+// warnMarkConflict warns of foreign routing rules that match bits of the mark: their
+// packets may take Weir's return path, or Weir's packets their route.
+func (rp *returnPath) warnMarkConflict() {
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		rules, err := netlink.RuleList(family)
+		if err != nil {
+			continue
+		}
+		for i := range rules {
+			r := &rules[i]
+			if r.Protocol == route.Protocol || !marksConflict(rp.mark, r) {
+				continue
+			}
+			rp.log.Warn("a routing rule of another program uses bits of hostVeth.mark: choose other bits",
+				"mark", fmt.Sprintf("%#x", rp.mark), "rule", strings.TrimSpace(r.String()), "itsMark", fmt.Sprintf("%#x", r.Mark))
+		}
+	}
 }
 
 // removeReturnPath removes rule and table, also those of an earlier process with
@@ -239,23 +336,8 @@ func tableRoutes(family, table int) ([]netlink.Route, error) {
 	return list, nil
 }
 
-// warnMarkConflict warns of foreign routing rules that match bits of the mark: their
-// packets may take Weir's return path, or Weir's packets their route.
-func (h *Veth) warnMarkConflict() {
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		rules, err := netlink.RuleList(family)
-		if err != nil {
-			continue
-		}
-		for i := range rules {
-			r := &rules[i]
-			if r.Protocol == route.Protocol || !marksConflict(h.cfg.Mark, r) {
-				continue
-			}
-			h.log.Warn("a routing rule of another program uses bits of hostVeth.mark: choose other bits",
-				"mark", fmt.Sprintf("%#x", h.cfg.Mark), "rule", strings.TrimSpace(r.String()), "itsMark", fmt.Sprintf("%#x", r.Mark))
-		}
-	}
+func isThrow(r *netlink.Route) bool {
+	return r.Type == unix.RTN_THROW && r.Protocol == route.Protocol
 }
 
 // marksConflict reports whether a packet with Weir's mark alone would match a rule, or a

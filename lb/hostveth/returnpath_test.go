@@ -21,7 +21,7 @@ import (
 // the client's address.
 func (r *rig) sendAsClient(src, dst netip.AddrPort, payload string) {
 	r.Helper()
-	r.sendFrom(r.veth.ReturnPathMAC(), src, dst, payload)
+	r.sendFrom(r.veth.link.returnPathMAC(), src, dst, payload)
 }
 
 // connectDirectly is a connection of the client's that does not come through Weir.
@@ -65,8 +65,8 @@ func TestWireReturnPathIsChosenPerConnection(t *testing.T) {
 	r.before, err = r.Edge.Edge.State()
 	must(t, err)
 	r.open()
-	if r.veth.ReturnPathErr != nil {
-		t.Fatal(r.veth.ReturnPathErr)
+	if r.veth.ReturnPathErr() != nil {
+		t.Fatal(r.veth.ReturnPathErr())
 	}
 	echo(t, r.Edge.Edge, netip.MustParseAddrPort("[::]:8081"))
 	for _, e := range []struct {
@@ -150,8 +150,8 @@ func TestWireStaleThrowRoutesArePrunedBeyondALimit(t *testing.T) {
 		}
 		used := func(a netip.Addr) bool { return a == first }
 		r.veth.PruneEndpoints(used, 2)
-		if len(r.veth.throwRoutes) != maxStaleThrowRoutes+1 {
-			return fmt.Errorf("%d left before the limit", len(r.veth.throwRoutes))
+		if len(r.veth.returnPath.throwRoutes) != maxStaleThrowRoutes+1 {
+			return fmt.Errorf("%d left before the limit", len(r.veth.returnPath.throwRoutes))
 		}
 		r.veth.PruneEndpoints(used, 1)
 		list, err := tableRoutes(unix.AF_INET, 7765)
@@ -161,7 +161,7 @@ func TestWireStaleThrowRoutesArePrunedBeyondALimit(t *testing.T) {
 		if len(list) != 2 || !slices.ContainsFunc(list, func(x netlink.Route) bool { return x.Dst.IP.Equal(first.AsSlice()) }) {
 			return fmt.Errorf("%d routes left: %v", len(list), list)
 		}
-		ok, err := r.veth.checkReturnPath()
+		ok, err := r.veth.returnPath.check()
 		if !ok {
 			err = errors.Join(err, errors.New("taken for damaged"))
 		}
@@ -179,8 +179,8 @@ func TestWireReturnPathNeedsAnUnusedTable(t *testing.T) {
 	r.before, err = r.Edge.Edge.State()
 	must(t, err)
 	r.open()
-	if r.veth.ReturnPathErr == nil || !strings.Contains(r.veth.ReturnPathErr.Error(), "choose another table") || !r.veth.Masquerades {
-		t.Errorf("return path: %v, masquerades %v", r.veth.ReturnPathErr, r.veth.Masquerades)
+	if r.veth.ReturnPathErr() == nil || !strings.Contains(r.veth.ReturnPathErr().Error(), "choose another table") || !r.veth.Masquerades() {
+		t.Errorf("return path: %v, masquerades %v", r.veth.ReturnPathErr(), r.veth.Masquerades())
 	}
 	r.do(func() error {
 		if err := r.veth.AddEndpoint(netlab.Host4(netlab.PodNet, 2)); err != nil {

@@ -3,64 +3,11 @@ package hostveth
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
-
-// pairSysctl is a sysctl of the pair itself.
-type pairSysctl struct {
-	key, value string
-	optional   bool // newer kernels only, or without IPv6
-}
-
-// pairSysctls go with the pair and need no journal.
-var pairSysctls = []pairSysctl{
-	// Weir's end is not the kernel's: when Weir is away, the kernel must not forward
-	// packets that arrive there.
-	{"net/ipv4/conf/" + XDPEnd + "/forwarding", "0", false},
-	{"net/ipv4/conf/" + XDPEnd + "/arp_ignore", "8", false},
-	{"net/ipv6/conf/" + XDPEnd + "/disable_ipv6", "1", true},
-	// Answers to a frontend's client come from an address that is routed
-	// elsewhere: loose mode. The kernel takes the larger of this and
-	// `all`, which stays as it is.
-	{"net/ipv4/conf/" + KernelEnd + "/rp_filter", "2", false},
-	{"net/ipv4/conf/" + KernelEnd + "/forwarding", "1", false},
-	{"net/ipv4/conf/" + KernelEnd + "/send_redirects", "0", false},
-	// Quiet: no autoconfiguration, no duplicate detection, no link-local
-	// address whose multicast would only be dropped by the workers.
-	{"net/ipv6/conf/" + KernelEnd + "/addr_gen_mode", "1", true},
-	{"net/ipv6/conf/" + KernelEnd + "/accept_ra", "0", true},
-	{"net/ipv6/conf/" + KernelEnd + "/accept_dad", "0", true},
-	{"net/ipv6/conf/" + KernelEnd + "/router_solicitations", "0", true},
-	{"net/ipv6/conf/" + KernelEnd + "/disable_ipv6", "0", true},
-}
-
-// setPairSysctls sets those of the pair itself.
-func (h *Veth) setPairSysctls() error {
-	for _, s := range pairSysctls {
-		if err := h.sysctls.write(s.key, s.value); err != nil && !(s.optional && errors.Is(err, fs.ErrNotExist)) {
-			return err
-		}
-	}
-	return h.forwarding.enable6(KernelEnd)
-}
-
-// checkPairSysctls reports whether setPairSysctls would change nothing.
-func (h *Veth) checkPairSysctls() (bool, error) {
-	for _, s := range pairSysctls {
-		now, err := h.sysctls.read(s.key)
-		if s.optional && errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil || now != s.value {
-			return false, err
-		}
-	}
-	return h.forwarding.has6(KernelEnd)
-}
 
 // sysctls is a directory of sysctls, ending in a slash. /proc/sys/net, also
 // where it is mounted elsewhere, shows the network namespace of whoever reads it.

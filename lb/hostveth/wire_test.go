@@ -11,7 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
+	xdplink "github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -134,7 +134,7 @@ func TestWireRestartTakesOverWhatAKilledProcessLeft(t *testing.T) {
 	}
 	r.do(func() error {
 		r.veth.settle() // when all that is to be served is there
-		list, err := r.veth.ownRoutes(unix.AF_INET)
+		list, err := r.veth.link.ownRoutes(unix.AF_INET)
 		if len(list) > 0 {
 			err = fmt.Errorf("old routes are still there: %v", list)
 		}
@@ -193,12 +193,12 @@ func TestWireReconcileRestoresRemovedState(t *testing.T) {
 	r.do(func() error {
 		// As a firewall's reload and a network manager do.
 		errs := []error{removeRules(), removeReturnPath()}
-		addrs, err := netlink.AddrList(r.veth.kernel(), netlink.FAMILY_ALL)
+		addrs, err := netlink.AddrList(r.veth.link.kernel(), netlink.FAMILY_ALL)
 		errs = append(errs, err)
 		for i := range addrs {
-			errs = append(errs, netlink.AddrDel(r.veth.kernel(), &addrs[i]))
+			errs = append(errs, netlink.AddrDel(r.veth.link.kernel(), &addrs[i]))
 		}
-		errs = append(errs, netlink.LinkSetDown(r.veth.kernel()), netlink.LinkSetMTU(r.veth.xdp(), 1280),
+		errs = append(errs, netlink.LinkSetDown(r.veth.link.kernel()), netlink.LinkSetMTU(r.veth.link.xdp(), 1280),
 			vethpair.SetOffloads(KernelEnd, map[string]bool{vethpair.FragmentLists: true}))
 		return errors.Join(errs...)
 	})
@@ -206,7 +206,7 @@ func TestWireReconcileRestoresRemovedState(t *testing.T) {
 	must(t, r.Edge.Edge.SetSysctl("net/ipv4/conf/"+KernelEnd+"/rp_filter", "1"))
 	must(t, r.Edge.Edge.SetSysctl("net/ipv4/conf/eth0/forwarding", "0"))
 	r.do(func() error {
-		return netlink.NeighDel(&netlink.Neigh{LinkIndex: r.veth.kernel().Attrs().Index, Family: unix.AF_INET, IP: r.veth.Route(0).Forward4.AsSlice()})
+		return netlink.NeighDel(&netlink.Neigh{LinkIndex: r.veth.link.kernel().Attrs().Index, Family: unix.AF_INET, IP: r.veth.Route(0).Forward4.AsSlice()})
 	})
 	r.do(func() error { r.veth.reconcile(); return nil })
 	if why := r.veth.Fault(); why != "" {
@@ -214,8 +214,8 @@ func TestWireReconcileRestoresRemovedState(t *testing.T) {
 	}
 	r.do(func() error {
 		for what, f := range map[string]func() (bool, error){
-			"link": r.veth.checkLink, "sysctls": r.veth.checkPairSysctls, "forwarding": r.veth.forwarding.check,
-			"addresses": r.veth.checkAddresses, "routes": r.veth.checkRoutes, "rules": r.veth.checkRules, "return path": r.veth.checkReturnPath,
+			"link": r.veth.link.checkLink, "sysctls": r.veth.link.checkPairSysctls, "forwarding": r.veth.forwarding.check,
+			"addresses": r.veth.link.checkAddresses, "routes": r.veth.routes.check, "rules": r.veth.rules.check, "return path": r.veth.returnPath.check,
 		} {
 			if ok, err := f(); !ok || err != nil {
 				t.Errorf("%s: %v %v", what, ok, err)
@@ -238,7 +238,7 @@ func TestWireReconcileRestoresRemovedState(t *testing.T) {
 func TestWireAHostVethThatIsGoneIsAFault(t *testing.T) {
 	r := newRig(t)
 	r.open()
-	r.do(func() error { return netlink.LinkDel(r.veth.kernel()) })
+	r.do(func() error { return netlink.LinkDel(r.veth.link.kernel()) })
 	r.do(func() error { r.veth.reconcile(); return nil })
 	if why := r.veth.Fault(); !strings.Contains(why, KernelEnd) {
 		t.Errorf("the fault is %q", why)
@@ -298,7 +298,7 @@ func TestWireForwardedLargeBuffersAreSegmented(t *testing.T) {
 			return err
 		}
 		t.Cleanup(func() { p.Close() })
-		l, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: r.veth.Index(), Flags: link.XDPDriverMode})
+		l, err := xdplink.AttachXDP(xdplink.XDPOptions{Program: p, Interface: r.veth.Index(), Flags: xdplink.XDPDriverMode})
 		if err == nil {
 			t.Cleanup(func() { l.Close() })
 		}
