@@ -163,6 +163,14 @@ var boundaries = []boundary{
 		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir/daemon"},
 	},
 	{
+		folder: "cmd/weir/drains", why: "it remembers drains, whoever publishes",
+		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir"},
+	},
+	{
+		folder: "cmd/weir/complaints", why: "it asks parts for problems, whoever wires them",
+		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir/daemon"},
+	},
+	{
 		folder: "cmd/weir/process", why: "it ends and watches a process, whatever that serves",
 		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir"},
 	},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/announcer"
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/drains"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/announce/routes"
 )
@@ -19,7 +20,7 @@ func Cleanup(_ context.Context, cfg *config.Configuration, log *slog.Logger) err
 	return lb.Cleanup(packetPath(cfg, log),
 		func() error { return routes.Cleanup(announcer.KernelRoutes(&cfg.Announce)) },
 		func() error {
-			if err := os.Remove(drainsFile(cfg)); !errors.Is(err, fs.ErrNotExist) {
+			if err := os.Remove(drains.FileOf(cfg)); !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 			return nil

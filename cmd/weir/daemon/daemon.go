@@ -25,6 +25,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/changes"
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/drains"
 	"github.com/weirlb/weir/cmd/weir/endpointhealth"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
@@ -71,12 +72,10 @@ type Daemon struct {
 	privileges process.Privileges
 	tuned      *tuning.Undo // undoes tune
 
-	profiling atomic.Bool   // /debug/pprof is served
-	phases    *phase.Phases // of the start
-	taken     chan struct{} // closed when traffic is taken
-	// selfDrained is since when the operator drains the node, nil: not.
-	selfDrained atomic.Pointer[time.Time]
-	counted     lastCount
+	profiling atomic.Bool    // /debug/pprof is served
+	phases    *phase.Phases  // of the start
+	taken     chan struct{}  // closed when traffic is taken
+	drains    *drains.Drains // by the operator
 
 	tiers     changes.Tiers
 	tell      changes.Teller
@@ -91,8 +90,7 @@ type Daemon struct {
 	node      discovery.Node
 	nodePorts []api.NodePortAddress // as last logged
 	synced    bool
-	known     int               // Services of the source, as last delivered
-	drained   []drainedEndpoint // by the operator
+	known     int // Services of the source, as last delivered
 }
 
 // Options are the parameters of Run beside the configuration.
@@ -124,6 +122,7 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 		taken: make(chan struct{}), phases: phase.New(process.StartOf(o.Again), o.Log),
 	}
 	d.phases.End("program file and configuration")
+	d.drains = drains.New(cfg, d.log)
 	d.profiling.Store(cfg.EnableProfiling)
 	d.events = event.NewRing(d.log)
 	d.problems = problem.NewRegistry(d.log)
@@ -221,7 +220,9 @@ func (d *Daemon) open(sockets *xsk.Transfer) (err error) {
 	d.translate = translate.New(d.options())
 	d.followReach()
 	d.checks = d.newChecks()
-	d.restoreDrains()
+	if d.drains.Restore() {
+		d.publishDrained("drained before the start")
+	}
 	d.announcer, err = announcer.New(announcer.Config{
 		Configuration: d.cfg, PacketPath: d.lb, Node: nodeState{d}, Source: d.source, Events: d.events, Log: d.log,
 	})
@@ -235,7 +236,7 @@ func (d *Daemon) end(fault error) error {
 		return process.Leave(d.lb, d.notify, d.log)
 	}
 	if fault == nil { // after a fault a start follows
-		d.forgetKeptDrains()
+		d.drains.RemoveFile()
 	}
 	d.log.Info("leaving: detaching from the interfaces")
 	return d.lb.Close()

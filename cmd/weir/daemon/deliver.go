@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/changes"
+	"github.com/weirlb/weir/cmd/weir/complaints"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
@@ -77,7 +78,7 @@ func (d *Daemon) publishFirst() {
 // apply publishes an update, and reports whether traffic is taken. Preconditions: d.mu is
 // held, and the source has synced.
 func (d *Daemon) apply(up *discovery.Update) (serves bool) {
-	d.serviceProblems(up)
+	complaints.OfUpdate(d.problems, up)
 	c := changes.CauseOf(up, d.updating.Last().IsZero(), d.translate.Service)
 	if up.Node != nil {
 		d.updateAddresses()
@@ -86,9 +87,7 @@ func (d *Daemon) apply(up *discovery.Update) (serves bool) {
 	b := d.translate.Apply(up)
 	d.updating.Step(time.Now())
 	serves = d.publish(b, c)
-	if len(d.drained) > 0 {
-		d.forgetDrained()
-	}
+	d.forgetDrained()
 	d.checks.Apply(up)
 	return serves
 }
@@ -96,7 +95,7 @@ func (d *Daemon) apply(up *discovery.Update) (serves bool) {
 // publish applies a batch, and reports whether traffic is taken. Preconditions: d.mu is held.
 func (d *Daemon) publish(b translate.Batch, c *changes.Cause) (serves bool) {
 	for _, c := range b.Complaints {
-		d.problems.Set(partTranslation, objectOf(c.Service), c.Problems...)
+		d.problems.Set(complaints.Translation, complaints.Object(c.Service), c.Problems...)
 	}
 	if !d.synced {
 		return false
@@ -109,7 +108,7 @@ func (d *Daemon) publish(b translate.Batch, c *changes.Cause) (serves bool) {
 	}
 	d.announcer.Follow(b.Put)
 	d.published.Store(true)
-	d.publicationProblems(&b, err)
+	complaints.OfPublication(d.problems, &b, err)
 	published := d.tiers.Follow(changes.WithoutKept(b.Put, err, c), b.Delete, time.Now())
 	if !d.updating.Last().IsZero() {
 		d.tell.Publication(&published, c, &d.node.Node)
@@ -129,7 +128,7 @@ func (d *Daemon) endLingering(now time.Time) {
 	}
 	err := d.lb.Apply(b.Put, b.Delete, nil)
 	d.announcer.Follow(nil)
-	d.publicationProblems(&b, err)
+	complaints.OfPublication(d.problems, &b, err)
 }
 
 // startEvent adds the event of the first publication. Preconditions: d.mu is held.

@@ -14,7 +14,7 @@ import (
 // Preconditions: d.mu is held.
 func readinessOf(d *Daemon) *translate.Readiness {
 	guard := translate.GuardOf(d.cfg, d.lb.Router().Local)
-	return &translate.Readiness{Guard: &guard, Drained: translate.NewDrainedSet(drainedOf(d.drained)), Health: d.health.Health}
+	return &translate.Readiness{Guard: &guard, Drained: d.drains.Set(), Health: d.health.Health}
 }
 
 // readinessChanged has everything follow a change of drains, or of what the node refuses, that asks for

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/complaints"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/problem"
@@ -86,7 +87,7 @@ func followLate(ctx context.Context, p *healthz.Pending, problems *problem.Regis
 		if reason := p.Late(time.Now()); reason != "" {
 			late = append(late, problem.New(problem.LateUpdate, "", "%s", reason))
 		}
-		problems.Set(partUpdate, problem.Weir, late...)
+		problems.Set(complaints.Update, problem.Weir, late...)
 	}
 }
 
@@ -107,7 +108,7 @@ type nodeState struct{ d *Daemon }
 func (s nodeState) State() announce.Node {
 	d := s.d
 	return announce.Node{
-		Stopping: d.ending.Draining(), Draining: d.selfDrained.Load() != nil, NotEligible: d.notEligible(),
+		Stopping: d.ending.Draining(), Draining: d.drains.Self() != nil, NotEligible: d.notEligible(),
 		NotSynced: !d.published.Load(), Unhealthy: pathFault(d.lb),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weirlb/weir/cmd/weir/changes"
+	"github.com/weirlb/weir/cmd/weir/complaints"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
@@ -27,7 +28,7 @@ func (d *Daemon) reload() {
 		for _, e := range problem.Flatten(err) {
 			faults = append(faults, problem.New(problem.Configuration, "", "%v: the configuration stays as it was", e))
 		}
-		d.problems.Set(partReload, problem.Weir, faults...)
+		d.problems.Set(complaints.Reload, problem.Weir, faults...)
 		return
 	}
 	d.mu.Lock()
@@ -59,7 +60,7 @@ func (d *Daemon) reload() {
 	}
 	d.followReach()
 	readinessChanged(d)
-	d.problems.Set(partReload, problem.Weir, later...)
+	d.problems.Set(complaints.Reload, problem.Weir, later...)
 	d.log.Info("reloaded")
 	d.events.Add(event.New{Kind: event.Reload, Text: text, Logged: true})
 }

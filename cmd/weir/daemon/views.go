@@ -108,5 +108,5 @@ func (n end) Withdraw() time.Duration {
 func (n end) ForgetDrains() {
 	n.d.mu.Lock()
 	defer n.d.mu.Unlock()
-	n.d.forgetKeptDrains()
+	n.d.drains.RemoveFile()
 }

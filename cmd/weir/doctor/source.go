@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
-	"github.com/weirlb/weir/cmd/weir/daemon"
+	"github.com/weirlb/weir/cmd/weir/drains"
 	"github.com/weirlb/weir/cmd/weir/explain"
 	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/cmd/weir/translate"
@@ -55,7 +55,7 @@ func (p *patient) imagine(ctx context.Context) (*imagined, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.drained = daemon.KeptDrains(p.cfg)
+	p.drained = drains.Kept(p.cfg)
 	seen := translate.Readiness{Drained: p.drained}
 	for n, svc := range i.services {
 		i.services[n] = seen.Of(svc)
