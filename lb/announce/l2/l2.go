@@ -1,6 +1,3 @@
-// Package l2 announces addresses on a link by ARP and neighbor discovery. The nodes on a link agree
-// by memberlist (SWIM) on who is alive, tell each other which addresses they serve and own, and
-// elect an owner per address by rendezvous hashing.
 package l2
 
 import (
