@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/weirlb/weir/conntrack/memory"
 )
 
 func TestAutomaticSizeHeedsTheControlGroup(t *testing.T) {
@@ -28,10 +30,10 @@ func TestAutomaticSizeHeedsTheControlGroup(t *testing.T) {
 		"rubbish": {map[string]string{"proc/self/cgroup": "what\n0::", "sys/fs/cgroup/memory.max": "-7"}, 16 << 30},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := memory{t.TempDir()}
+			m := memory.Machine{Root: t.TempDir()}
 			c.files["proc/meminfo"] = meminfo
 			for f, text := range c.files {
-				f = filepath.Join(m.root, f)
+				f = filepath.Join(m.Root, f)
 				if err := os.MkdirAll(filepath.Dir(f), 0o755); err != nil {
 					t.Fatal(err)
 				}
@@ -39,14 +41,14 @@ func TestAutomaticSizeHeedsTheControlGroup(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			total, err := m.total()
+			total, err := m.Total()
 			if err != nil || total != c.total {
 				t.Fatalf("total %d, %v; want %d", total, err, c.total)
 			}
-			if avail, err := m.available(); err != nil || avail != min(total, 8<<30) {
+			if avail, err := m.Available(); err != nil || avail != min(total, 8<<30) {
 				t.Errorf("available %d, %v", avail, err)
 			}
-			flows, err := m.autoFlows(1000)
+			flows, err := autoFlows(m, 1000)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,7 +58,7 @@ func TestAutomaticSizeHeedsTheControlGroup(t *testing.T) {
 			}
 		})
 	}
-	if _, err := (memory{t.TempDir()}).total(); err == nil {
+	if _, err := (memory.Machine{Root: t.TempDir()}).Total(); err == nil {
 		t.Error("memory without /proc/meminfo")
 	}
 }

@@ -1,10 +1,13 @@
 package conntrack
 
 import (
+	"fmt"
 	"hash/crc32"
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/weirlb/weir/conntrack/memory"
 )
 
 // layoutVersion changes with anything that the file's bytes mean. The next process reads a table
@@ -20,7 +23,6 @@ const (
 	cursorSize = int64(unsafe.Sizeof(cursor{}))
 	bucketSize = int64(unsafe.Sizeof(bucket{}))
 	linkSize   = int64(unsafe.Sizeof(link{}))
-	hugePage   = 2 << 20
 )
 
 // The sizes are part of the file's layout and of a packet's cost.
@@ -98,8 +100,8 @@ func planFor(maxFlows int64) plan {
 // enough to profit.
 func align(offset, size int64) int64 {
 	to := int64(headerSize)
-	if size >= hugePage {
-		to = hugePage
+	if size >= memory.HugePage {
+		to = memory.HugePage
 	}
 	return (offset + to - 1) &^ (to - 1)
 }
@@ -109,6 +111,27 @@ func (p plan) index() int64 { return p.buckets * bucketSize }
 
 // bytesPerFlow is the memory of a connection in all, rounded up.
 const bytesPerFlow = connSize + 2*entrySize + linkSize + 2*bucketSize*10/(slotsPerBucket*6) + 1
+
+const (
+	// autoShare is the part of memory that MaxFlows 0 may take: 1/20.
+	autoShare = 20
+	// autoMost is the most that MaxFlows 0 chooses, about 2.1 GB.
+	autoMost = 10_000_000
+	minFlows = 1024
+	// mostFlows keeps entry numbers within a Ref.
+	mostFlows = 1 << 30
+)
+
+// autoFlows returns how many connections fit into autoShare of memory beside the
+// counters of maxEndpoints.
+func autoFlows(m memory.Machine, maxEndpoints int64) (int64, error) {
+	total, err := m.Total()
+	if err != nil {
+		return 0, fmt.Errorf("choose the number of flows: %w", err)
+	}
+	fixed := headerSize + cursorCount*cursorSize + 2*memory.HugePage + 8*(maxEndpoints+2*maxServices)
+	return min(max((total/autoShare-fixed)/bytesPerFlow, minFlows), autoMost), nil
+}
 
 // viewFile lays the parts in the file over the mapping.
 func (o *opener) viewFile(file []byte, p plan, maxFlows int64) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/conntrack/memory"
 )
 
 // A table in a file of a memory file system has huge pages from its first packet on,
@@ -48,7 +50,7 @@ func TestFreshFileHasHugePages(t *testing.T) {
 func canCollapse(t *testing.T) bool {
 	t.Helper()
 	m := &mapping{}
-	b, err := m.mapAligned(-1, hugePage)
+	b, err := m.Map(-1, memory.HugePage)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/weirlb/weir/conntrack/memory"
 	"github.com/weirlb/weir/conntrack/statefile"
 )
 
@@ -55,7 +56,7 @@ func (o *opener) openWithMemory(inFile *lastTable) error {
 		}
 		return errors.Join(err, o.emptyFile())
 	}
-	err = errors.Join(err, o.mem.unmap())
+	err = errors.Join(err, o.mem.Unmap())
 	o.mem, o.nextHops = &mapping{file: o.mem.file, fileSize: o.mem.fileSize}, 0
 	o.restored = restored
 	o.restored.MemoryErr = err
@@ -130,7 +131,7 @@ func (o *opener) borrow(last []byte, maxFlows int64) (err error) {
 	if err != nil {
 		return err
 	}
-	if o.mem.links, err = o.mem.mapPrivate(maxFlows * linkSize); err != nil {
+	if o.mem.links, err = o.mem.MapPrivate(maxFlows * linkSize); err != nil {
 		return err
 	}
 	o.mem.borrowed, o.mem.shared, o.mem.index = true, last[:p.size], index
@@ -149,7 +150,7 @@ func (o *opener) fill(maxFlows int64, last []byte, was *lastTable) (err error) {
 	from := &mapping{}
 	defer func() { _ = from.close() }()
 	if last == nil {
-		if last, err = from.mapAligned(int(o.mem.file.Fd()), o.mem.fileSize); err != nil {
+		if last, err = from.Map(int(o.mem.file.Fd()), o.mem.fileSize); err != nil {
 			return err
 		}
 	}
@@ -175,7 +176,7 @@ func examineMemory(b []byte) *lastTable {
 // checkAvailable checks that there is room for memory that is about to be allocated: a
 // control group would otherwise kill the process.
 func checkAvailable(maxFlows, need int64) error {
-	if avail, err := (memory{"/"}).available(); err == nil && need > avail {
+	if avail, err := (memory.Machine{Root: "/"}).Available(); err == nil && need > avail {
 		return fmt.Errorf("%d flows need %d MB of memory, %d MB are available", maxFlows, need>>20, avail>>20)
 	}
 	return nil

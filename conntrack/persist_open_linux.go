@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/conntrack/memory"
 	"github.com/weirlb/weir/conntrack/statefile"
 )
 
@@ -146,7 +147,7 @@ func chooseFlows(cfg Config, last *lastTable) (int64, error) {
 	if cfg.MaxFlows != 0 {
 		return int64(min(cfg.MaxFlows, mostFlows-1)), nil // a slot holds a Ref of 31 bits
 	}
-	n, err := memory{"/"}.autoFlows(maxEndpoints(cfg))
+	n, err := autoFlows(memory.Machine{Root: "/"}, maxEndpoints(cfg))
 	if err != nil {
 		return 0, err
 	}
@@ -217,10 +218,10 @@ func (o *opener) mapMemory(maxFlows int64, fresh bool) error {
 		return err
 	}
 	var err error
-	if o.mem.index, err = o.mem.mapPrivate(p.index()); err != nil {
+	if o.mem.index, err = o.mem.MapPrivate(p.index()); err != nil {
 		return err
 	}
-	if o.mem.links, err = o.mem.mapPrivate(maxFlows * linkSize); err != nil {
+	if o.mem.links, err = o.mem.MapPrivate(maxFlows * linkSize); err != nil {
 		return err
 	}
 	o.mem.fileSize = p.size
@@ -241,15 +242,15 @@ func (o *opener) mapShared(p plan, maxFlows int64, fresh bool) (err error) {
 			return err
 		}
 	}
-	if o.mem.shared, err = o.mem.mapAligned(fd, p.size); err != nil {
+	if o.mem.shared, err = o.mem.Map(fd, p.size); err != nil {
 		return err
 	}
 	if fresh && fd >= 0 {
-		populateHuge(o.mem.shared)
+		memory.PopulateHuge(o.mem.shared)
 	}
-	populated := populate(o.mem.shared)
+	populated := memory.Populate(o.mem.shared)
 	if fd >= 0 {
-		if err := allocate(o.mem.file, p.size); err != nil {
+		if err := memory.Allocate(o.mem.file, p.size); err != nil {
 			if fresh {
 				_ = o.mem.file.Truncate(0) // leave nothing half made behind
 			}

@@ -14,7 +14,7 @@ const newSuffix = ".new"
 func (o *opener) renew(last *lastTable, maxFlows int64) (err error) {
 	was, from := o.mem, &mapping{}
 	defer func() { _ = from.close() }()
-	b, err := from.mapAligned(int(was.file.Fd()), was.fileSize)
+	b, err := from.Map(int(was.file.Fd()), was.fileSize)
 	if err != nil {
 		return err
 	}

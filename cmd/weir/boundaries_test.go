@@ -33,6 +33,7 @@ var boundaries = []boundary{
 	{folder: "conntrack/tcp", why: protocolMachine, only: []string{module + "/conntrack/flowstate"}, imports: []string{"net", "os", "time"}},
 	{folder: "conntrack/sctp", why: protocolMachine, only: []string{module + "/conntrack/flowstate"}, imports: []string{"net", "os", "time"}},
 	{folder: "conntrack/udp", why: protocolMachine, only: []string{module + "/conntrack/flowstate"}, imports: []string{"net", "os", "time"}},
+	{folder: "conntrack/memory", why: "it does not know what is in the memory", only: []string{"golang.org/x/sys"}, imports: []string{"net"}},
 	{folder: "conntrack/schema", why: "a text about records: standard library only", only: []string{}, imports: []string{"net", "os"}},
 	{
 		folder: "conntrack/conntracktest", why: "tables for tests are not linked into weir",

@@ -1,4 +1,6 @@
-package conntrack
+// Package memory is the memory of a table apart from its contents: how much there is, and mappings whose
+// pages are there when packets need them.
+package memory
 
 import (
 	"fmt"
@@ -8,22 +10,12 @@ import (
 	"strings"
 )
 
-const (
-	// autoShare is the part of memory that MaxFlows 0 may take: 1/20.
-	autoShare = 20
-	// autoMost is the most that MaxFlows 0 chooses, about 2.1 GB.
-	autoMost = 10_000_000
-	minFlows = 1024
-	// mostFlows keeps entry numbers within a Ref.
-	mostFlows = 1 << 30
-)
+// Machine finds out how much memory there is. Root is "/" but in tests.
+type Machine struct{ Root string }
 
-// memory finds out how much there is. root is "/" but in tests.
-type memory struct{ root string }
-
-// total returns the bytes of memory that this process may use: those of the
+// Total returns the bytes of memory that this process may use: those of the
 // machine, or of the tightest of its control groups.
-func (m memory) total() (int64, error) {
+func (m Machine) Total() (int64, error) {
 	n, err := m.meminfo("MemTotal:")
 	if err != nil {
 		return 0, err
@@ -31,8 +23,8 @@ func (m memory) total() (int64, error) {
 	return min(n, m.cgroupLimit()), nil
 }
 
-// available returns the bytes that can be had now without swapping, likewise.
-func (m memory) available() (int64, error) {
+// Available returns the bytes that can be had now without swapping, likewise.
+func (m Machine) Available() (int64, error) {
 	n, err := m.meminfo("MemAvailable:")
 	if err != nil {
 		return 0, err
@@ -40,8 +32,8 @@ func (m memory) available() (int64, error) {
 	return min(n, m.cgroupLimit()), nil
 }
 
-func (m memory) meminfo(field string) (int64, error) {
-	name := filepath.Join(m.root, "proc/meminfo")
+func (m Machine) meminfo(field string) (int64, error) {
+	name := filepath.Join(m.Root, "proc/meminfo")
 	b, err := os.ReadFile(name)
 	if err != nil {
 		return 0, fmt.Errorf("read memory size: %w", err)
@@ -63,8 +55,8 @@ const unlimited = int64(1) << 62
 // cgroupLimit returns the tightest memory limit of this process's control groups
 // (v2, and the memory controller of v1) up to the root. A file that cannot be read does not
 // limit.
-func (m memory) cgroupLimit() int64 {
-	b, err := os.ReadFile(filepath.Join(m.root, "proc/self/cgroup"))
+func (m Machine) cgroupLimit() int64 {
+	b, err := os.ReadFile(filepath.Join(m.Root, "proc/self/cgroup"))
 	if err != nil {
 		return unlimited
 	}
@@ -84,10 +76,10 @@ func (m memory) cgroupLimit() int64 {
 	return limit
 }
 
-func (m memory) tightest(mount, group, file string) int64 {
+func (m Machine) tightest(mount, group, file string) int64 {
 	limit := unlimited
 	for {
-		if b, err := os.ReadFile(filepath.Join(m.root, mount, group, file)); err == nil {
+		if b, err := os.ReadFile(filepath.Join(m.Root, mount, group, file)); err == nil {
 			if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && n > 0 {
 				limit = min(limit, n)
 			}
@@ -97,15 +89,4 @@ func (m memory) tightest(mount, group, file string) int64 {
 		}
 		group = filepath.Dir(group)
 	}
-}
-
-// autoFlows returns how many connections fit into autoShare of memory beside the
-// counters of maxEndpoints.
-func (m memory) autoFlows(maxEndpoints int64) (int64, error) {
-	total, err := m.total()
-	if err != nil {
-		return 0, fmt.Errorf("choose the number of flows: %w", err)
-	}
-	fixed := headerSize + cursorCount*cursorSize + 2*hugePage + 8*(maxEndpoints+2*maxServices)
-	return min(max((total/autoShare-fixed)/bytesPerFlow, minFlows), autoMost), nil
 }
