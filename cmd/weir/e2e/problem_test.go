@@ -27,6 +27,12 @@ const notServed = `
 ---
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: x, name: orphan}, addressType: IPv4, ports: [{port: 80}], endpoints: [{addresses: [10.1.1.1]}]}
 ---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: x, name: second, labels: {kubernetes.io/service-name: second}}, addressType: IPv4, endpoints: []}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: x, name: ssh, labels: {kubernetes.io/service-name: ssh}}, addressType: IPv4, endpoints: []}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: x, name: nonumber, labels: {kubernetes.io/service-name: nonumber}}, addressType: IPv4, endpoints: []}
+---
 {apiVersion: v1, kind: Service, metadata: {namespace: x, name: bad}, spec: {type: NodePort, ports: [{port: 70000}]}}
 `
 
