@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -9,14 +11,24 @@ import (
 	"strings"
 )
 
-// documents are the documents of operators, by their path in the checkout, which is their path in
-// packages too: links between them hold.
+// documents are patterns of the documents of operators, by their path in the checkout, which is their
+// path in packages too: links between them hold.
 var documents = []string{
 	"README.md", "CHANGELOG.md",
 	"cmd/weir/README.md", "cmd/weir/config/README.md", "cmd/weir/metrics/README.md", "cmd/weir/problem/README.md",
-	"deploy/ALERTS.md", "deploy/ANNOUNCE.md", "deploy/FAULTS.md", "deploy/POOLS.md", "deploy/PROBES.md",
-	"deploy/README.md", "deploy/REPLACE-NODEPORT.md",
-	"discovery/README.md", "lb/PROTOCOLS.md", "lb/README.md",
+	"deploy/*.md", "discovery/README.md", "lb/*.md",
+}
+
+// documentsOf are the documents of a checkout.
+func documentsOf(root string) (names []string, err error) {
+	for _, pattern := range documents {
+		found, err := fs.Glob(os.DirFS(root), pattern) // sorted
+		if err != nil || len(found) == 0 {
+			return nil, fmt.Errorf("documents: no %s: %w", pattern, errors.Join(err, fs.ErrNotExist))
+		}
+		names = append(names, found...)
+	}
+	return names, nil
 }
 
 // source is the address of other files of the repository.
@@ -27,11 +39,15 @@ var target = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 // writeDocuments writes the documents into dir. Links to other files of the repository lead to its
 // address.
 func writeDocuments(root, dir string) error {
+	names, err := documentsOf(root)
+	if err != nil {
+		return err
+	}
 	within := map[string]bool{}
-	for _, name := range documents {
+	for _, name := range names {
 		within[name] = true
 	}
-	for _, name := range documents {
+	for _, name := range names {
 		text, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			return fmt.Errorf("documents: %w", err)

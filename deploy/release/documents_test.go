@@ -18,8 +18,12 @@ func TestLinksOfPackagedDocuments(t *testing.T) {
 	if err := writeDocuments(root, dir); err != nil {
 		t.Fatal(err)
 	}
+	names, err := documentsOf(root)
+	if err != nil {
+		t.Fatal(err)
+	}
 	outside := 0
-	for _, name := range documents {
+	for _, name := range names {
 		for _, m := range target.FindAllStringSubmatch(string(read(t, filepath.Join(dir, name))), -1) {
 			file, _, _ := strings.Cut(m[1], "#")
 			at := filepath.Join(dir, path.Dir(name), file)
