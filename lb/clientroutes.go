@@ -3,6 +3,7 @@ package lb
 import (
 	"errors"
 	"net/netip"
+	"time"
 
 	"github.com/weirlb/weir/lb/hostveth"
 	"github.com/weirlb/weir/lb/route"
@@ -17,17 +18,19 @@ type clientRoutes struct {
 	claims  map[netip.Addr]int  // frontends per address that may need a route
 	claimed map[table.Key]bool  // the frontends that claims counts
 	routed  map[netip.Addr]bool // addresses that have a route
+	// leaving are addresses with a route and without a frontend, with the time when the last went.
+	leaving map[netip.Addr]time.Time
 }
 
 func newClientRoutes(host *hostveth.Veth, router *route.Watcher) *clientRoutes {
 	return &clientRoutes{
 		host: host, router: router,
-		claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, routed: map[netip.Addr]bool{},
+		claims: map[netip.Addr]int{}, claimed: map[table.Key]bool{}, routed: map[netip.Addr]bool{}, leaving: map[netip.Addr]time.Time{},
 	}
 }
 
-// has reports whether an address has a route.
-func (cr *clientRoutes) has(a netip.Addr) bool { return cr.routed[a] }
+// stays reports whether an address has a route that will not be removed.
+func (cr *clientRoutes) stays(a netip.Addr) bool { return cr.routed[a] && cr.claims[a] > 0 }
 
 // follow counts the frontends of every address that clients on the node may need
 // a route for, and brings the routes in line.
@@ -84,13 +87,16 @@ func (cr *clientRoutes) refresh(a netip.Addr) error {
 	return err
 }
 
-// route has a route to the host veth exactly for the frontend addresses that the
-// host does not have itself: clients on the node reach them by it.
+// route has a route to the host veth for the frontend addresses that the host does not have
+// itself: clients on the node reach them by it. It leaves the removal to unroute.
 func (cr *clientRoutes) route(a netip.Addr) error {
 	if cr.host == nil {
 		return nil
 	}
 	want := cr.claims[a] > 0 && (cr.routed[a] || !cr.router.Local(a))
+	if want {
+		delete(cr.leaving, a)
+	}
 	if want == cr.routed[a] {
 		return nil
 	}
@@ -99,11 +105,30 @@ func (cr *clientRoutes) route(a netip.Addr) error {
 			return err
 		}
 		cr.routed[a] = true
-		return nil
+	} else if cr.leaving[a].IsZero() {
+		cr.leaving[a] = time.Now()
 	}
-	if err := cr.host.RemoveRoute(a); err != nil {
-		return err
-	}
-	delete(cr.routed, a)
 	return nil
+}
+
+// unroute removes the routes of addresses that had their last frontend before a time. Connections
+// of the node's clients go on until then, and are ended before: without the route no packet of
+// these clients comes, and a RST would have to guess the number that they expect.
+func (cr *clientRoutes) unroute(before time.Time) error {
+	var errs []error
+	for a, since := range cr.leaving {
+		if !since.Before(before) {
+			continue
+		}
+		if err := cr.host.RemoveRoute(a); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(cr.leaving, a)
+		delete(cr.routed, a)
+		if cr.claims[a] == 0 {
+			delete(cr.claims, a)
+		}
+	}
+	return errors.Join(errs...)
 }

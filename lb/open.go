@@ -139,7 +139,7 @@ func (l *LB) makeParts() {
 	}
 	of := frontends.Config{
 		Program: l.steer, Flows: l.flows, Tables: l.tables, Router: l.router,
-		KeepFormer: l.host != nil, Routed: l.clientRoutes.has, Log: l.log,
+		KeepFormer: l.host != nil, Routed: l.clientRoutes.stays, Unroute: l.clientRoutes.unroute, Log: l.log,
 	}
 	if l.cache.kernel != nil {
 		of.ServiceRemoved = l.cache.kernel.SetServiceRemoved

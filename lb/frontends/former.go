@@ -113,9 +113,6 @@ func (f *formerFrontends) yield() *table.FrontendEntry {
 // flows are to be forgotten. A worker may still make a connection of a frontend that was withdrawn a
 // moment ago.
 func (f *formerFrontends) due(now time.Time) (due map[table.Key]*formerFrontend, datagrams map[table.Key]bool) {
-	if now.Before(f.look) {
-		return nil, nil
-	}
 	due, datagrams = map[table.Key]*formerFrontend{}, map[table.Key]bool{}
 	for k, x := range f.byKey {
 		if now.Sub(x.since) >= settleTime {

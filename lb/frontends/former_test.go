@@ -67,7 +67,7 @@ func newSet(t *testing.T) *Set {
 	}, nil)
 	return New(Config{
 		Program: p, Flows: flows, Tables: table.New(table.Config{Tick: flows.Tick}), Router: router,
-		KeepFormer: true, Routed: func(netip.Addr) bool { return false }, Log: slog.New(slog.DiscardHandler),
+		KeepFormer: true, Routed: func(netip.Addr) bool { return false }, Unroute: func(time.Time) error { return nil }, Log: slog.New(slog.DiscardHandler),
 	})
 }
 

@@ -30,8 +30,10 @@ type Config struct {
 	// KeepFormer has former frontends stay. Without a host veth none can: other packets could not be
 	// given to the kernel.
 	KeepFormer bool
-	// Routed reports whether clients on the node have a route of Weir's to an address.
+	// Routed reports whether clients on the node have a route of Weir's to an address, which stays.
 	Routed func(netip.Addr) bool
+	// Unroute removes the routes to addresses that had their last frontend before a time.
+	Unroute func(before time.Time) error
 	// ServiceRemoved sends the packets of a Service's flows to the steering program; nil: the kernel
 	// forwards none.
 	ServiceRemoved func(number uint32, removed bool)

@@ -72,20 +72,29 @@ func (s *Set) settleWithdrawals(ctx context.Context, mu sync.Locker) {
 func (s *Set) settleFormer(ctx context.Context, mu sync.Locker) {
 	mu.Lock()
 	began := time.Now()
+	if began.Before(s.former.look) {
+		mu.Unlock()
+		return
+	}
 	due, datagrams := s.former.due(began)
 	for _, x := range due {
 		a := x.entry.AddrPort.Addr()
 		x.unrouted = !s.cfg.Routed(a) && !s.cfg.Router.Local(a)
 	}
-	mu.Unlock()
 	if len(due)+len(datagrams) == 0 {
+		s.unroute(began)
+		mu.Unlock()
 		return
 	}
+	mu.Unlock()
 
 	used, whole := s.look(ctx, due, datagrams)
 
 	mu.Lock()
 	defer mu.Unlock()
+	if whole {
+		s.unroute(began)
+	}
 	s.former.look = began.Add(max(lookFormerEvery, lookFormerShare*time.Since(began)))
 	var gone []*table.FrontendEntry
 	for k, x := range due {
@@ -99,9 +108,17 @@ func (s *Set) settleFormer(ctx context.Context, mu sync.Locker) {
 	}
 }
 
+// unroute removes the routes of frontends that were due when a look began.
+func (s *Set) unroute(began time.Time) {
+	const margin = time.Second // a former frontend begins a moment after its route is left
+	if err := s.cfg.Unroute(began.Add(-settleTime - margin)); err != nil {
+		s.cfg.Log.Warn("routes of addresses without a frontend", "err", err)
+	}
+}
+
 // look returns the frontends of due that have connections, and deletes the flows of datagrams.
-// Connections of the node's own clients that have lost their route are ended: their packets go
-// elsewhere, but the next packet of the endpoint tells both sides. whole is false where ctx has
+// Connections of the node's own clients that are about to lose their route are ended: their packets
+// will go elsewhere, but the next packet of the endpoint tells both sides. whole is false where ctx has
 // ended meanwhile.
 func (s *Set) look(ctx context.Context, due map[table.Key]*formerFrontend, datagrams map[table.Key]bool) (used map[table.Key]bool, whole bool) {
 	routes := s.cfg.Router.Load()

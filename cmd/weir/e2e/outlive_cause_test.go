@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
 // checkRefused checks that the kernel answers a new connection as if nobody served there.
@@ -207,4 +208,37 @@ func TestWireConnectionsOutliveARuleOfTheKernelsNAT(t *testing.T) {
 	for _, at := range to {
 		f.checkRefused(t, at, "without the rule")
 	}
+}
+
+// Clients on the node have no route to a load balancer IP once nobody serves it, and are told:
+// those that send and those that only receive.
+func TestWireConnectionsOfTheNodeEndWithTheirRoute(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toAttached, toRouted}})
+	ended := make(chan error, 4)
+	var downloads []*workload.Transfer
+	ctx := inTime(t, 2*within)
+	const rate = 1 << 20
+	for _, six := range []bool{false, true} {
+		d := &workload.Transfer{Namespace: f.Edge.Edge, Target: toAttached.at(httpPort, six), Bytes: rate << 20, Seed: 5, Rate: rate}
+		downloads = append(downloads, d)
+		go func() { ended <- d.Download(ctx) }()
+	}
+	waitMoved(t, ctx, downloads, rate/4)
+	kept, err := f.Edge.Edge.DialContext(ctx, "tcp", toRouted.at(echoPort, false).String())
+	must(t, err)
+	defer kept.Close()
+	f.services = []service{toRouted}
+	replace(t, f.manifest(), render(t, f.services))
+	must(t, f.served(1))
+	for range downloads {
+		select {
+		case err := <-ended:
+			if !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("a download: %v, want a reset", err)
+			}
+		case <-ctx.Done():
+			t.Fatal("a download waits")
+		}
+	}
+	f.checkAlive(t, map[string]net.Conn{"another Service": kept}, "beside")
 }
