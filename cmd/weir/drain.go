@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -79,6 +81,7 @@ endpoints shows it.`,
 			}
 			return nil
 		},
+		ValidArgsFunction: completeEndpoints,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			json, err := asJSON(cmd, output)
 			if err != nil {
@@ -91,6 +94,28 @@ endpoints shows it.`,
 	addOutput(cmd, &output, "table", "json")
 	cmd.Flags().BoolVar(&undo, "undo", false, "end the drain")
 	return cmd
+}
+
+// completeEndpoints completes addresses of endpoints, of the running daemon.
+func completeEndpoints(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	socket, _ := cmd.Flags().GetString("admin-socket")
+	l, err := api.NewClient(socket).Endpoints(cmd.Context(), "")
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return endpointsLike(l, args, typed), cobra.ShellCompDirectiveNoFileComp
+}
+
+// endpointsLike are the addresses of a list that begin as typed, each once, without those in args.
+func endpointsLike(l *api.EndpointList, args []string, typed string) []string {
+	var out []string
+	for i := range l.Endpoints {
+		if a := l.Endpoints[i].Address; strings.HasPrefix(a, typed) && !slices.Contains(args, a) {
+			out = append(out, a)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func newDrainSelf() *cobra.Command {

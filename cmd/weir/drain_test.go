@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,5 +31,12 @@ func TestWaitForADrainThatWasEnded(t *testing.T) {
 		if _, err := waitDrained(t.Context(), client, time.Millisecond); (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c.drains, err)
 		}
+	}
+}
+
+func TestEndpointsToComplete(t *testing.T) {
+	l := &api.EndpointList{Endpoints: []api.EndpointState{{Address: "10.1.1.2:80"}, {Address: "10.1.1.1:80"}, {Address: "10.1.1.1:80"}, {Address: "192.0.2.1:80"}}}
+	if got := endpointsLike(l, []string{"10.1.1.2:80"}, "10."); !slices.Equal(got, []string{"10.1.1.1:80"}) {
+		t.Errorf("got %v", got)
 	}
 }
