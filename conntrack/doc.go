@@ -21,6 +21,20 @@
 // the entries: no lock and no half-done step of a process that was killed can be found in
 // the file.
 //
+// # Parts
+//
+// [Table] is made of parts that own their words. A packet meets them in this order:
+//
+//	hasher, index      key.go, index.go, lookup.go: from a key to an entry
+//	cells              entry.go, steady.go: entries and Conns; the words of the fast path
+//	flows, counts      track.go, count.go: changes of state, with the counts that follow
+//	ports              create.go, port.go, shortage.go: new connections and their SNAT ports
+//	pool               qsbr.go: free and retired connections
+//	Worker             gc_age.go, gc_evict.go: the end of connections
+//	opener, restorer, copier    persist_*.go: the table of an earlier process
+//
+// How a state follows from a packet is in the packages tcp, sctp and udp.
+//
 // # Layouts
 //
 // The first page of a table has a schema: part by part the size and number of the records, and
