@@ -34,7 +34,7 @@ func Services(w io.Writer, l, prev *api.ServiceList) error {
 		rest := []string{
 			fmt.Sprint(s.Open), per(s.NewConnections, old.NewConnections, seconds), per(s.FailedHandshakes, old.FailedHandshakes, seconds),
 			per(s.Retransmissions.Sum(), old.Retransmissions.Sum(), seconds),
-			about(packets(s), packets(old), seconds), about(size(s), size(old), seconds), meanTime(&s.Handshakes), drops(s, old, seconds),
+			about(packets(s), packets(old), seconds, count), about(size(s), size(old), seconds, bytes), meanTime(&s.Handshakes), drops(s, old, seconds),
 		}
 		for j, line := range portLines(s, l.Time) {
 			if j > 0 {
@@ -90,15 +90,17 @@ func per(now, before uint64, seconds float64) string {
 	return fmt.Sprintf("%.0f", api.PerSecond(now, before, seconds))
 }
 
+func count(n uint64) string { return Short(float64(n)) }
+
 // about is per of an estimate.
-func about(now, before uint64, seconds float64) string {
+func about(now, before uint64, seconds float64, text func(uint64) string) string {
 	if now == 0 {
 		return "0"
 	}
 	if seconds > 0 {
 		now = uint64(api.PerSecond(now, before, seconds))
 	}
-	return "~" + Short(float64(now))
+	return "~" + text(now)
 }
 
 func drops(s, old *api.ServiceState, seconds float64) string {
@@ -116,7 +118,11 @@ func meanTime(h *api.Histogram) string {
 		return "-"
 	}
 	mean := time.Duration(h.SumSeconds / float64(h.Count) * float64(time.Second))
-	return mean.Round(max(mean/100, time.Microsecond)).String()
+	unit := time.Microsecond
+	for 100*unit < mean {
+		unit *= 10 // two digits
+	}
+	return mean.Round(unit).String()
 }
 
 // Endpoints writes endpoints as a table.

@@ -116,3 +116,11 @@ func TestAPacketShowsItsFlags(t *testing.T) {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 }
+
+func TestMeanTimeHasTwoDigits(t *testing.T) {
+	for seconds, want := range map[float64]string{0.0025805: "2.6ms", 0.000280: "280µs", 1.234: "1.2s", 0.0000004: "0s"} {
+		if got := meanTime(&api.Histogram{Count: 1, SumSeconds: seconds}); got != want {
+			t.Errorf("%v s: got %s, want %s", seconds, got, want)
+		}
+	}
+}
