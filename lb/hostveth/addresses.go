@@ -12,6 +12,12 @@ import (
 	"github.com/weirlb/weir/lb/route"
 )
 
+// Names of the pair's ends.
+const (
+	KernelEnd = "weir-host"
+	XDPEnd    = "weir-xdp"
+)
+
 // Offsets of the addresses in the prefixes.
 const (
 	gatewayHost = 1

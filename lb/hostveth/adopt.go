@@ -7,13 +7,6 @@ import (
 	"github.com/weirlb/weir/lb/vethpair"
 )
 
-// errDiffers is the error of look where build would change something, and errNone where there is
-// no pair.
-var (
-	errDiffers = errors.New("is not as this process would make it")
-	errNone    = errors.New("there is none")
-)
-
 // look finds the host veth of the last process. An error is the reason why this one cannot go on
 // with it.
 func (h *Veth) look() error {

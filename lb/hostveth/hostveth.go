@@ -25,7 +25,7 @@
 //	forwarding.go  the kernel forwards what arrives on an interface
 //	pair.go        the pair with sysctls, addresses and neighbors
 //	routes.go      routes of frontends and of sources
-//	nftables.go    the rules of masquerade.go and marks.go
+//	rules.go       the rules of masquerading and of marks; nftables.go: in the kernel
 //	returnpath.go  rule and table of the return path
 //	hostveth.go    all of that, opened and closed
 //	adopt.go       the host veth of an earlier process; reconcile.go: changes by other programs
@@ -45,12 +45,6 @@ import (
 
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/vethpair"
-)
-
-// Names of the pair's ends.
-const (
-	KernelEnd = "weir-host"
-	XDPEnd    = "weir-xdp"
 )
 
 // Config describes the veth pair.

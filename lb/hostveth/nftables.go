@@ -5,67 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"log/slog"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 )
-
-// tableName is the nftables table, Weir's alone:
-//
-//	table inet weir {
-//		chain postrouting {
-//			type nat hook postrouting priority srcnat
-//			ip saddr 169.254.77.3 oifname != "weir-host" masquerade
-//			ip6 saddr fd77:7765:6972::3 oifname != "weir-host" masquerade
-//		}
-//		chain prerouting {
-//			type filter hook prerouting priority dstnat + 10
-//			iifname "weir-host" ct direction original ct state established return
-//			iifname "weir-host" ether saddr (returnPathMAC) ct mark set ct mark or 0x10
-//			iifname "weir-host" return
-//			ct mark and 0x10 == 0x10 meta mark set meta mark or 0x10
-//		}
-//		chain output {
-//			type route hook output priority dstnat + 10
-//			ct mark and 0x10 == 0x10 meta mark set meta mark or 0x10
-//		}
-//	}
-//
-// Each rule has a comment with a sum of all rules, by which the next process knows that the
-// table is as it would make it.
-const tableName = "weir"
-
-// ruleChain is a chain of the table.
-type ruleChain struct {
-	name     string
-	kind     nftables.ChainType
-	hook     *nftables.ChainHook
-	priority *nftables.ChainPriority
-	rules    [][]expr.Any
-}
-
-// ruleset is the table.
-type ruleset struct {
-	link              *link
-	mark              uint32
-	masquerade, marks bool // it has those rules
-	log               *slog.Logger
-}
-
-// chains are those of the table.
-func (rl *ruleset) chains(masquerade, marks bool) []ruleChain {
-	var list []ruleChain
-	if masquerade {
-		list = append(list, rl.masqueradeRules())
-	}
-	if marks {
-		list = append(list, rl.markChains()...)
-	}
-	return list
-}
 
 // comment is the user data of the rules of such a table, as nft stores a comment.
 func comment(list []ruleChain) ([]byte, error) {
@@ -199,11 +144,4 @@ func removeRules() error {
 		}
 	}
 	return nil
-}
-
-// interfaceName is a name as the kernel compares it.
-func interfaceName(name string) []byte {
-	b := make([]byte, unix.IFNAMSIZ)
-	copy(b, name)
-	return b
 }

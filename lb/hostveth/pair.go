@@ -280,3 +280,10 @@ func interrupted(err error) error {
 	}
 	return err
 }
+
+// errDiffers is the error of look where build would change something, and errNone where there is
+// no pair.
+var (
+	errDiffers = errors.New("is not as this process would make it")
+	errNone    = errors.New("there is none")
+)

@@ -19,7 +19,7 @@ import (
 // else of the same endpoint does not, the route is chosen per connection:
 //
 //	packets by the host veth from returnPathMAC mark their connection
-//	answers of marked connections get the packet mark (marks.go)
+//	answers of marked connections get the packet mark (rules.go)
 //	rule RulePriority: fwmark Mark/Mask lookup Table
 //	Table: default via the host veth
 //	       throw for each endpoint: reverse path checks that know the mark

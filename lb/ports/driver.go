@@ -10,14 +10,6 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// TxChecksum values, as in the configuration file: the kernel or the device completes
-// the partial checksums of packets that leave by an interface, or Weir does.
-const (
-	TxChecksumAuto     = "auto"
-	TxChecksumMetadata = "metadata"
-	TxChecksumSoftware = "software"
-)
-
 // veth is the kind of link whose behavior is known. It cannot be probed, because it
 // shows on the wire only.
 const veth = "veth"
@@ -86,19 +78,4 @@ func hasQueuePerCPU(driver string, queues int, sys fs.FS) bool {
 // namespace. kind is rtnetlink's name of the kind.
 func Software(kind, name string) bool {
 	return slices.Contains(softwareKinds, kind) || slices.Contains(softwareDrivers, steer.DriverOf(name))
-}
-
-// Hooks of an interface, as in the configuration file.
-const (
-	HookAuto = "auto"
-	HookXDP  = "xdp"
-	HookTCX  = "tcx"
-)
-
-// orAuto is a mode, or TxChecksum, of a configuration that may leave it out.
-func orAuto(s string) string {
-	if s == "" {
-		return ModeAuto // and TxChecksumAuto
-	}
-	return s
 }

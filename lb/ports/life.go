@@ -14,6 +14,16 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
+// Update is the outcome of a Follow.
+type Update struct {
+	// Ports are the IDs of ports that every worker must take over, as View has them.
+	Ports []int
+	// Frames are, by worker, frames that are the worker's again.
+	Frames [][]uint64
+	// Routes reports whether Routed has changed.
+	Routes bool
+}
+
 // lifecycle adds and removes ports while packets are on their way: each that goes or comes advances
 // by a state.
 type lifecycle struct {

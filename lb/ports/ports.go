@@ -1,18 +1,19 @@
 // Package ports attaches Weir to interfaces of the host, and keeps it attached while
 // they go, come back and change.
 //
+//	config.go    what is asked for
 //	driver.go    drivers of NICs and kinds of links
 //	port.go      a port; lost.go counts the packets that the kernel loses behind it
+//	view.go      the host's interfaces at one moment
 //	list.go      the ports by ID
-//	resolve.go   which devices and VLANs the configured interfaces are (view.go)
+//	resolve.go   which devices and VLANs the configured interfaces are
 //	sockets.go   a socket per queue that a worker owns
-//	hook.go      where packets are taken
-//	attach.go    the steering program; guard.go before the attachment
+//	attach.go    the steering program; hook.go: where it takes packets; guard.go: before it is there
 //	life.go      each port that goes or comes advances by a state; refused.go
-//	follow.go    once a second, and when routes change: what goes, comes and changes
-//	absent.go    interfaces without a port are noted
 //	ports.go     all of that in order
-//	update.go    the ports for workers and the program; status.go for operators
+//	absent.go    interfaces without a port are noted
+//	follow.go    once a second, and when routes change: what goes, comes and changes
+//	update.go    the ports for workers and the program; arrival.go for traces, status.go for operators
 //
 // Package offload keeps the offloads that are switched off, package absence the interfaces by
 // which no traffic comes.
@@ -38,56 +39,6 @@ import (
 	"github.com/weirlb/weir/lb/warning"
 	"github.com/weirlb/weir/lb/xsk"
 )
-
-// Attach modes of an interface, as in the configuration file.
-const (
-	ModeAuto     = "auto"
-	ModeZeroCopy = "zerocopy"
-	ModeNative   = "native"
-	ModeGeneric  = "generic"
-)
-
-// SpareMembers is the number of devices that bonds may get after the start: for so many
-// more there are frames, however many bonds there are.
-const SpareMembers = 2
-
-// Interface is an interface to attach to.
-type Interface struct {
-	Name string
-	Mode string // "" is auto
-	// TxChecksum is TxChecksumAuto or one of the others, "" is auto.
-	TxChecksum string
-	// Hook is HookAuto or one of the others, "" is xdp.
-	Hook string
-}
-
-// Config is the configuration of Ports.
-type Config struct {
-	Interfaces []Interface
-	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
-	FrameSize int
-	// PinDir holds the pinned links of the steering program, StateDir the note of
-	// offloads that are switched off.
-	PinDir, StateDir string
-
-	Warnings *warning.List
-	Log      *slog.Logger
-	// Testing is for tests alone.
-	Testing Testing
-}
-
-// Testing stands for hosts that a test does not run on.
-type Testing struct {
-	// SoftwareChecksums opens no socket with TX metadata, as on kernels without it: Weir
-	// completes all partial checksums, towards the host veth too.
-	SoftwareChecksums bool
-	// DeclaredLinks is a file with device.Overrides, "" for none: bonds and VLAN
-	// interfaces of a kernel that has none.
-	DeclaredLinks string
-	// OwnHostUmem gives the host veth a umem of its own, as it has beside NICs with zero
-	// copy.
-	OwnHostUmem bool
-}
 
 // Ports is the ports of a load balancer. Calls must not overlap, but for Absent.
 type Ports struct {

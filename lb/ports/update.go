@@ -5,16 +5,6 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// Update is the outcome of a Follow.
-type Update struct {
-	// Ports are the IDs of ports that every worker must take over, as View has them.
-	Ports []int
-	// Frames are, by worker, frames that are the worker's again.
-	Frames [][]uint64
-	// Routes reports whether Routed has changed.
-	Routes bool
-}
-
 // View is a port for a worker.
 type View struct {
 	Host       bool

@@ -2,7 +2,6 @@ package route
 
 import (
 	"net/netip"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -142,23 +141,6 @@ func (w *Watcher) In(prefixes []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// subscribers are told that something changed.
-type subscribers struct {
-	mu    sync.Mutex
-	chans []chan struct{} // guarded by mu
-}
-
-func (s *subscribers) notify() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.chans {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	}
-}
-
 // OnChange returns a channel on which a value arrives after routes or addresses have
 // changed; changes before it is taken are merged.
 func (w *Watcher) OnChange() <-chan struct{} { return w.subs.add() }
@@ -166,11 +148,3 @@ func (w *Watcher) OnChange() <-chan struct{} { return w.subs.add() }
 // OnLinkChange returns a channel on which a value arrives as soon as the kernel tells of a
 // change of interfaces, before it is read; changes before the value is taken are merged.
 func (w *Watcher) OnLinkChange() <-chan struct{} { return w.linkSubs.add() }
-
-func (s *subscribers) add() <-chan struct{} {
-	c := make(chan struct{}, 1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.chans = append(s.chans, c)
-	return c
-}

@@ -225,14 +225,3 @@ func (x *hopIndex) remove(k hopKey, n uint32) {
 		}
 	}
 }
-
-// Adjacency finds the number of a next hop behind a port. Safe for any number
-// of workers; no lock, no allocation. When there is none, call Resolve.
-func (w *Watcher) Adjacency(port int, nextHop netip.Addr) (uint32, bool) {
-	return w.nextHops.index.Load().find(w.nextHops.adj, makeHopKey(port, nextHop))
-}
-
-// Adjacencies is the table itself, to be indexed by number. Number 0 is never used. A
-// number belongs to the next hop from the moment it is Valid, as long as [Adjacency.Stamp]
-// stays the same. Before that it may become another next hop's at any time.
-func (w *Watcher) Adjacencies() []Adjacency { return w.nextHops.adj }

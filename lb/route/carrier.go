@@ -1,35 +1,6 @@
 package route
 
-import (
-	"encoding/binary"
-	"time"
-
-	"golang.org/x/sys/unix"
-)
-
-// carrier is what the notifications of a link say of its carrier.
-type carrier struct {
-	lost bool // at some time it had none
-	has  bool // at the last
-}
-
-// running reports whether an interface with these flags is up and has a carrier.
-func running(flags uint32) bool {
-	const both = unix.IFF_UP | unix.IFF_RUNNING
-	return flags&both == both
-}
-
-// addCarrier takes over the carrier of an ifinfomsg.
-func (c *changes) addCarrier(m []byte) {
-	if len(m) < unix.SizeofIfInfomsg {
-		return
-	}
-	if c.carriers == nil {
-		c.carriers = make(map[int]carrier)
-	}
-	index, has := int(int32(u32(m[4:]))), running(binary.NativeEndian.Uint32(m[8:]))
-	c.carriers[index] = carrier{lost: c.carriers[index].lost || !has, has: has}
-}
+import "time"
 
 // readCarriers takes over the carriers of a reading.
 func (x *nextHops) readCarriers(k *kernelState) {

@@ -64,3 +64,15 @@ type hop struct {
 
 func (h *hop) dead() bool     { return h.flags&unix.RTNH_F_DEAD != 0 }
 func (h *hop) linkDown() bool { return h.flags&unix.RTNH_F_LINKDOWN != 0 }
+
+// carrier is what the notifications of a link say of its carrier.
+type carrier struct {
+	lost bool // at some time it had none
+	has  bool // at the last
+}
+
+// running reports whether an interface with these flags is up and has a carrier.
+func running(flags uint32) bool {
+	const both = unix.IFF_UP | unix.IFF_RUNNING
+	return flags&both == both
+}

@@ -3,7 +3,6 @@ package route
 import (
 	"net/netip"
 	"slices"
-	"sync/atomic"
 
 	"github.com/gaissmai/bart"
 )
@@ -63,10 +62,6 @@ func (w *Watcher) Sources() []netip.Addr {
 	return out
 }
 
-type stats struct {
-	readings, interrupted, lost atomic.Uint64
-}
-
 // Stats are totals since New.
 type Stats struct {
 	// Readings of the kernel's tables; Interrupted by a change meanwhile and
@@ -91,4 +86,31 @@ func (w *Watcher) Stats() Stats {
 		Refused: hops.refused.Load(), Full: hops.full.Load(), Released: hops.released.Load(), Displaced: hops.displaced.Load(),
 		RingFull: w.requests.full(),
 	}
+}
+
+// Adjacency finds the number of a next hop behind a port. Safe for any number
+// of workers; no lock, no allocation. When there is none, call Resolve.
+func (w *Watcher) Adjacency(port int, nextHop netip.Addr) (uint32, bool) {
+	return w.nextHops.index.Load().find(w.nextHops.adj, makeHopKey(port, nextHop))
+}
+
+// Adjacencies is the table itself, to be indexed by number. Number 0 is never used. A
+// number belongs to the next hop from the moment it is Valid, as long as [Adjacency.Stamp]
+// stays the same. Before that it may become another next hop's at any time.
+func (w *Watcher) Adjacencies() []Adjacency { return w.nextHops.adj }
+
+// Resolve asks the watcher to create an adjacency and have the kernel resolve
+// it. Only the goroutine of the given worker may call it for that worker; it
+// neither blocks nor allocates. The adjacency appears soon after; asking again
+// for the same next hop does no harm.
+//
+// A neighbor can be flushed before any worker saw the answer. A worker that waits asks again
+// when the adjacency is Unresolved after another probe. A needed next hop that has Failed is asked
+// for again as well, as the kernel does with its own next packet.
+//
+// needed is true of next hops that the configuration names: endpoints and gateways.
+// All others are clients' on the link, of which an attacker can forge any number: they
+// never displace a needed next hop, and those that have never answered only each other.
+func (w *Watcher) Resolve(worker, port int, nextHop netip.Addr, needed bool) {
+	w.requests.put(worker, request{makeHopKey(port, nextHop), needed})
 }

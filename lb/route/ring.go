@@ -1,9 +1,6 @@
 package route
 
-import (
-	"net/netip"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // ringSize is the number of requests of a worker that may wait. A worker that finds the
 // ring full asks again with the next packet.
@@ -94,20 +91,4 @@ func (rs *requests) full() (n uint64) {
 		n += rs.rings[i].full.Load()
 	}
 	return n
-}
-
-// Resolve asks the watcher to create an adjacency and have the kernel resolve
-// it. Only the goroutine of the given worker may call it for that worker; it
-// neither blocks nor allocates. The adjacency appears soon after; asking again
-// for the same next hop does no harm.
-//
-// A neighbor can be flushed before any worker saw the answer. A worker that waits asks again
-// when the adjacency is Unresolved after another probe. A needed next hop that has Failed is asked
-// for again as well, as the kernel does with its own next packet.
-//
-// needed is true of next hops that the configuration names: endpoints and gateways.
-// All others are clients' on the link, of which an attacker can forge any number: they
-// never displace a needed next hop, and those that have never answered only each other.
-func (w *Watcher) Resolve(worker, port int, nextHop netip.Addr, needed bool) {
-	w.requests.put(worker, request{makeHopKey(port, nextHop), needed})
 }

@@ -21,6 +21,17 @@
 // tables are read again, and after lost ones (ENOBUFS) or an interrupted dump
 // all of them.
 //
+//	kernel.go     the kernel's state; rules.go: routing rules that are not followed
+//	netlink.go    that state, read; neighbor.go: neighbors, read and asked for
+//	subscribe.go  notifications
+//	table.go      the routes; build.go, source.go and reverse.go make them
+//	adjacency.go  a next hop; affected.go: those that a change of routes concerns
+//	ring.go       requests of workers
+//	nexthops.go   the next hops and their neighbors: allocate.go, probe.go, carrier.go
+//	watcher.go    all of that in order
+//	addresses.go  the host's addresses; list.go: answers to readers
+//	static.go     a watcher without a kernel
+//
 // Not supported, with a warning where it would matter: routing rules beyond the default
 // rules, other tables (VRFs), routes for a TOS, and source-specific
 // IPv6 routes. A route through an interface that Weir is not attached to

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -182,3 +183,40 @@ func (c *changes) add(msgs []syscall.NetlinkMessage) {
 }
 
 func (s *subscription) close() error { return s.file.Close() }
+
+// addCarrier takes over the carrier of an ifinfomsg.
+func (c *changes) addCarrier(m []byte) {
+	if len(m) < unix.SizeofIfInfomsg {
+		return
+	}
+	if c.carriers == nil {
+		c.carriers = make(map[int]carrier)
+	}
+	index, has := int(int32(u32(m[4:]))), running(binary.NativeEndian.Uint32(m[8:]))
+	c.carriers[index] = carrier{lost: c.carriers[index].lost || !has, has: has}
+}
+
+// subscribers are told that something changed.
+type subscribers struct {
+	mu    sync.Mutex
+	chans []chan struct{} // guarded by mu
+}
+
+func (s *subscribers) notify() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.chans {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (s *subscribers) add() <-chan struct{} {
+	c := make(chan struct{}, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.chans = append(s.chans, c)
+	return c
+}

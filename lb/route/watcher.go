@@ -358,3 +358,7 @@ func (w *Watcher) Close() error {
 	})
 	return err
 }
+
+type stats struct {
+	readings, interrupted, lost atomic.Uint64
+}
