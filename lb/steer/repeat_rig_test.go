@@ -161,9 +161,12 @@ func newXDPRig(t testing.TB, maxFlows int) *flowRig {
 	return r
 }
 
+// awaited is the time after a process has died whose successor is awaited.
+var awaited = until{Hold: ^uint64(0), Follow: ^uint64(0)}
+
 func (r *flowRig) loadXDP() {
 	r.p = closed(r, load(r, Config{Flows: r.maps}))
-	must(r, r.p.Hold(time.Hour))
+	must(r, r.p.until.Set(awaited))
 	must(r, r.p.setInterface(loopback, 0, ownMAC, 0))
 	vlans := map[VLAN]net.HardwareAddr{0: ownMAC}
 	for _, tag := range arriving {
@@ -199,7 +202,7 @@ func (r *flowRig) within(t *testing.T) *flowRig {
 	in.syncNextHops()
 	t.Cleanup(func() {
 		*in.state = state
-		must(t, in.p.Hold(time.Hour))
+		must(t, in.p.until.Set(awaited))
 		must(t, in.p.setInterface(loopback, 0, ownMAC, 0))
 	})
 	return &in

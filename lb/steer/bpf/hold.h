@@ -19,6 +19,7 @@
 volatile struct {
 	__u64 hold;   /* of the hold: 0 holds nothing */
 	__u64 follow; /* of the use of recipes, and of packets on their way to the process */
+	__u64 alive;  /* of the time in which a packet surely finds the process */
 } until;
 
 /*

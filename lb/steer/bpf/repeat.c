@@ -43,7 +43,8 @@ static __always_inline struct interface unpack(__u64 first, __u32 flags)
 /*
  * is_whole tells a whole checksum that is the pseudo header's sum by chance, as that of one
  * packet in 65,536 is, from a partial one: n bytes from offset at on, with it, sum up to 0xffff.
- * Without a process such a packet would be lost, as often as it is sent again.
+ * Without a process such a packet would be lost, as often as it is sent again. Of packets with a
+ * partial checksum one in 65,536 passes for whole, and is lost: so a process has them all.
  */
 __attribute__((noinline)) int is_whole(struct xdp_md *ctx, __u32 at, __u32 n, __u32 pseudo)
 {
@@ -94,7 +95,7 @@ static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, _
 	__sum16 *sum = frame.at + at + checksum_at(protocol);
 	if (frame.at + at + sizeof(struct udp) > frame.end || (void *)(sum + 1) > frame.end)
 		return XDP_PASS;
-	if (s.partial && !is_whole(ctx, at, s.length - ip_header(family), *sum))
+	if (s.partial && (bpf_ktime_get_ns() < until.alive || !is_whole(ctx, at, s.length - ip_header(family), *sum)))
 		return XDP_PASS;
 	if (!find(&s, &r))
 		return XDP_PASS;
