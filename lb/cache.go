@@ -2,6 +2,8 @@ package lb
 
 import (
 	"errors"
+	"fmt"
+	"runtime"
 
 	"github.com/cilium/ebpf"
 
@@ -30,6 +32,11 @@ type cache struct {
 func (c *cache) open(wanted bool, pinDir string) {
 	if !wanted {
 		c.off = errors.New("flowCache.mode is off")
+		return
+	}
+	// The barriers between the program's loads have not run on a machine that needs them.
+	if !steer.LoadsInOrder(runtime.GOARCH) {
+		c.disable(fmt.Errorf("it is not proven on %s, which does not keep loads in order", runtime.GOARCH))
 		return
 	}
 	kernel, err := flowcache.New(flowcache.Config{

@@ -32,13 +32,16 @@ func (p *Program) repeatSpec() (*ebpf.CollectionSpec, map[string]*ebpf.Map, erro
 		}
 		m.MaxEntries, m.Flags = shared[name].MaxEntries(), shared[name].Flags()
 	}
-	if !slices.Contains([]string{"386", "amd64", "s390x"}, runtime.GOARCH) {
+	if !LoadsInOrder(runtime.GOARCH) {
 		if err := spec.Variables[repeatVarUnorderedLoads].Set(uint8(1)); err != nil {
 			return nil, nil, err
 		}
 	}
 	return spec, shared, nil
 }
+
+// LoadsInOrder reports whether machines of an architecture keep loads in order.
+func LoadsInOrder(arch string) bool { return slices.Contains([]string{"386", "amd64", "s390x"}, arch) }
 
 // loadRepeat loads the XDP program that forwards by the flow table.
 func (p *Program) loadRepeat() (*ebpf.Program, error) {

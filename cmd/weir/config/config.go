@@ -209,8 +209,8 @@ type FlowCache struct {
 	// Mode is auto or off. With auto the kernel forwards TCP and UDP packets of
 	// established flows in the modes nat, dnat and l2dsr, and with hook xdp in
 	// ipip and gue over IPv4, on interfaces without zero copy, if it is Linux 5.12
-	// or later. The flow table is then in memory of the kernel, which cannot be
-	// swapped out.
+	// or later, on x86-64. The flow table is then in memory of the kernel, which
+	// cannot be swapped out.
 	Mode string `json:"mode"`
 }
 
