@@ -2,7 +2,6 @@ package lb
 
 import (
 	"errors"
-	"time"
 
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
@@ -53,13 +52,6 @@ func (l *LB) Leave(pass bool) (sockets *xsk.Transfer, err error) {
 	}
 	return sockets, errors.Join(append(errs, l.flows.Close(), l.steer.Close(false), l.giveUpClaim())...)
 }
-
-// endTime is the time in which workers must end before a restart, as the hold lasts not much
-// longer, and at the end. A worker that is stalled never ends.
-const endTime = 2 * time.Second
-
-// ErrStalled is the error of Leave and Close when a worker does not end.
-var ErrStalled = errors.New("a worker is stalled and does not end")
 
 // giveUpClaim ends the claim.
 func (l *LB) giveUpClaim() error {

@@ -2,6 +2,7 @@ package lb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -15,6 +16,13 @@ import (
 	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/lb/xsk"
 )
+
+// endTime is the time in which workers must end before a restart, as the hold lasts not much
+// longer, and at the end. A worker that is stalled never ends.
+const endTime = 2 * time.Second
+
+// ErrStalled is the error of Leave and Close when a worker does not end.
+var ErrStalled = errors.New("a worker is stalled and does not end")
 
 // framesPerPort is the number of frames that a port may hold for receiving. With half of
 // it a worker that was kept from running lost packets.
