@@ -4,8 +4,10 @@
 //
 //	firewall.go   what a rule concerns
 //	nftables.go   tables of nftables, and so those of iptables-nft
-//	registers.go  the conditions of a rule
+//	registers.go  the expressions of a rule
+//	conditions.go the conditions of a rule
 //	iptables.go   tables of the older iptables
+//	index.go      the packets to frontends by port and address
 //
 // A condition that is not understood counts as met: better a rule too many is named.
 package firewall
@@ -41,6 +43,11 @@ type Rule struct {
 type condition struct {
 	text string
 	met  func(*Packet) bool
+	// located is true if it depends on the port or the address. ports or addrs are the only ranges
+	// with which it is met, nil if it is met with others.
+	located bool
+	ports   [][2]uint16
+	addrs   [][2]netip.Addr
 }
 
 // String is "CHAIN (HOOK): TEXT".

@@ -108,7 +108,7 @@ func parseSavedRule(words []string) (r savedRule) {
 				r.conditions = append(r.conditions, portCondition(list, equal))
 			}
 		case "-s", "-o", "--ctstate", "--state":
-			r.conditions = append(r.conditions, condition{words[i] + " " + value, nil})
+			r.conditions = append(r.conditions, condition{text: words[i] + " " + value})
 		case "-j", "-g":
 			r.target = value
 		default:
@@ -182,7 +182,7 @@ func (s *saved) follow(chain string, conditions []condition, depth int) {
 
 func (s *saved) add(chain string, conditions []condition, end string) {
 	six := s.six
-	ofFamily := condition{"", func(p *Packet) bool { return !p.To.Addr().IsValid() || p.To.Addr().Is6() == six }}
+	ofFamily := condition{met: func(p *Packet) bool { return !p.To.Addr().IsValid() || p.To.Addr().Is6() == six }}
 	r := Rule{Hook: s.hook, Chain: fmt.Sprintf("iptables, table %s, chain %s", s.table, chain), conditions: append(slices.Clone(conditions), ofFamily)}
 	r.describe(end)
 	s.to.List = append(s.to.List, r)

@@ -130,7 +130,7 @@ func (s *registers) compare(e *expr.Cmp) {
 		s.add(interfaceCondition(name, equal))
 	case f == family && len(e.Data) == 1 && equal:
 		is4 := e.Data[0] == unix.NFPROTO_IPV4
-		s.add(condition{"", func(p *Packet) bool { return !p.To.Addr().IsValid() || p.To.Addr().Is4() == is4 }})
+		s.add(condition{met: func(p *Packet) bool { return !p.To.Addr().IsValid() || p.To.Addr().Is4() == is4 }})
 	case f == protocol && len(e.Data) == 1:
 		s.add(protocolCondition(e.Data[0], equal))
 	case f == destinationPort && len(e.Data) == 2:
@@ -195,11 +195,16 @@ func (s *registers) addresses(set string, ranges [][2][]byte, equal bool) {
 	if !equal {
 		text = strings.Replace(text, " ", " != ", 1)
 	}
-	s.add(condition{text, func(p *Packet) bool {
+	c := condition{text: text, located: true}
+	if equal {
+		c.addrs = append(make([][2]netip.Addr, 0, len(list)), list...)
+	}
+	c.met = func(p *Packet) bool {
 		to := p.To.Addr()
 		in := func(r [2]netip.Addr) bool { return r[0].Compare(to) <= 0 && to.Compare(r[1]) <= 0 }
 		return !to.IsValid() || slices.ContainsFunc(list, in) == equal
-	}})
+	}
+	s.add(c)
 }
 
 func (s *registers) add(c condition) { s.conditions = append(s.conditions, c) }
@@ -248,7 +253,7 @@ func (s *registers) lookup(e *expr.Lookup) {
 			list = append(list, el.Key...)
 		}
 		equal := !e.Invert
-		s.add(condition{"", func(p *Packet) bool { return p.Protocol == 0 || bytes.IndexByte(list, p.Protocol) >= 0 == equal }})
+		s.add(condition{met: func(p *Packet) bool { return p.Protocol == 0 || bytes.IndexByte(list, p.Protocol) >= 0 == equal }})
 	}
 }
 
@@ -317,76 +322,7 @@ func (s *registers) match(e *expr.Match) {
 		s.ports([][2]uint16{info.DstPorts}, info.InvFlags&xt.UdpInvDestPorts == 0)
 	default:
 		if e.Name != "comment" {
-			s.add(condition{"-m " + e.Name, nil})
+			s.add(condition{text: "-m " + e.Name})
 		}
 	}
-}
-
-func interfaceCondition(names string, equal bool) condition {
-	list := strings.Split(names, ",")
-	text := "iifname " + names
-	if !equal {
-		text = "iifname != " + names
-	}
-	return condition{text, func(p *Packet) bool {
-		return len(p.Interfaces) == 0 || slices.ContainsFunc(p.Interfaces, func(name string) bool {
-			return slices.ContainsFunc(list, func(pattern string) bool { return matches(pattern, name) }) == equal
-		})
-	}}
-}
-
-func protocolCondition(number uint8, equal bool) condition {
-	name := map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}[number]
-	if name == "" {
-		name = fmt.Sprintf("protocol %d", number)
-	}
-	if !equal {
-		name = "protocol != " + name
-	}
-	return condition{name, func(p *Packet) bool { return p.Protocol == 0 || (p.Protocol == number) == equal }}
-}
-
-func addressCondition(prefixes []netip.Prefix, equal bool) condition {
-	var words []string
-	for _, p := range prefixes {
-		if p.IsSingleIP() {
-			words = append(words, p.Addr().String())
-		} else {
-			words = append(words, p.String())
-		}
-	}
-	text := "daddr " + strings.Join(words, ",")
-	if !equal {
-		text = "daddr != " + strings.Join(words, ",")
-	}
-	return condition{text, func(p *Packet) bool {
-		to := p.To.Addr()
-		return !to.IsValid() || slices.ContainsFunc(prefixes, func(x netip.Prefix) bool { return x.Contains(to) }) == equal
-	}}
-}
-
-func portCondition(list [][2]uint16, equal bool) condition {
-	var words []string
-	for _, r := range list {
-		if r[0] == 0 && r[1] == 0xffff {
-			return condition{}
-		}
-		if r[0] == r[1] {
-			words = append(words, fmt.Sprint(r[0]))
-		} else {
-			words = append(words, fmt.Sprintf("%d-%d", r[0], r[1]))
-		}
-	}
-	text := "dport " + strings.Join(words, ",")
-	if !equal {
-		text = "dport != " + strings.Join(words, ",")
-	}
-	return condition{text, func(p *Packet) bool {
-		first, last := p.To.Port(), max(p.To.Port(), p.LastPort)
-		in := func(r [2]uint16) bool { return r[0] <= last && first <= r[1] }
-		if equal {
-			return slices.ContainsFunc(list, in)
-		}
-		return !slices.ContainsFunc(list, func(r [2]uint16) bool { return r[0] <= first && last <= r[1] })
-	}}
 }

@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/weirlb/weir/lb/hostveth"
 )
@@ -26,35 +25,17 @@ func NodePorts(interfaces []string, first, last uint16) Frontend {
 
 // Void lists the rules that may concern packets to frontends, with the first of the frontends.
 func (r *Rules) Void(frontends []Frontend) (lines []string) {
+	x := newIndex(frontends)
 	for i := range r.List {
 		rule := &r.List[i]
-		first, n := "", 0
-		for j := range frontends {
-			if !rule.concerns(&frontends[j]) {
-				continue
-			}
-			if n++; first == "" {
-				first = frontends[j].Name
-			}
-		}
-		switch {
+		switch first, n := x.concerned(rule, i+1); {
 		case n == 1:
-			lines = append(lines, fmt.Sprintf("%v: may concern %s", rule, first))
+			lines = append(lines, fmt.Sprintf("%v: may concern %s", rule, frontends[first].Name))
 		case n > 1:
-			lines = append(lines, fmt.Sprintf("%v: may concern %s and %d more frontends", rule, first, n-1))
+			lines = append(lines, fmt.Sprintf("%v: may concern %s and %d more frontends", rule, frontends[first].Name, n-1))
 		}
 	}
 	return lines
-}
-
-func (r *Rule) concerns(f *Frontend) bool {
-	if r.Concerns(&f.Packet) {
-		return true
-	}
-	if r.Hook != "input" && r.Hook != "forward" {
-		return false
-	}
-	return slices.ContainsFunc(f.Endpoints, func(p Packet) bool { return r.Concerns(&p) })
 }
 
 // PastInput lists the rules that guard programs of the node against packets by attached
