@@ -3,8 +3,10 @@ package translate
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/table"
@@ -89,6 +91,22 @@ func TestNodesComplainAlikeOfTheirOwnEndpoints(t *testing.T) {
 	}
 	if len(said) != 2 || said[0] != said[1] {
 		t.Errorf("the nodes say %q", said)
+	}
+}
+
+// A load balancer in front of API servers on its own nodes is told which option leaves one out.
+func TestAnAPIServerOnTheNodeIsNamedWithTheOption(t *testing.T) {
+	svc := service("kubernetes", func(*discovery.Service) {}, node1.String()+":6443", node2.String()+":6443")
+	guard := GuardOf(config.Default(), func(a netip.Addr) bool { return a == node1 })
+	b := New(Options{NodeAddresses: []netip.Addr{node1}, Guard: guard}).Apply(update(svc))
+	if len(b.Complaints) != 1 || len(b.Complaints[0].Problems) != 1 {
+		t.Fatalf("complaints %v", b.Complaints)
+	}
+	said := b.Complaints[0].Problems[0].Line()
+	for _, want := range []string{"6443", "the node's own addresses", "protectedEndpointPorts"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%q does not name %q", said, want)
+		}
 	}
 }
 
