@@ -21,6 +21,7 @@ import (
 func newCheck() *cobra.Command {
 	var flags *config.Flags
 	var pools []string
+	probes := false
 	cmd := &cobra.Command{
 		Use:   "check [flags]",
 		Short: "Check the configuration and this machine for `weir run`",
@@ -32,7 +33,11 @@ weir run. Nothing is changed.
 With --pools files of address pools are checked, and nothing else: the objects that
 weir controller would not use, or use in part, with the field.
 
-Exit status 0 if weir run would start and serve all manifests, 1 if there are errors.`,
+With --probe each probe of the health checks in the manifests is sent once, and nothing else
+is checked.
+
+Exit status 0 if weir run would start and serve all manifests, or all probes pass, 1 if there
+are errors.`,
 		Example: `  weir check --config /etc/weir/weir.yaml
   weir check --node-name edge-1 --manifests /etc/weir/manifests --interface eth0
   weir check --pools /etc/weir/pools.yaml`,
@@ -41,11 +46,15 @@ Exit status 0 if weir run would start and serve all manifests, 1 if there are er
 			if len(pools) > 0 {
 				return checkPools(cmd.OutOrStdout(), cmd.ErrOrStderr(), pools)
 			}
+			if probes {
+				return checkProbes(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), flags)
+			}
 			return runCheck(cmd.OutOrStdout(), cmd.ErrOrStderr(), flags)
 		},
 	}
 	flags = config.AddFlags(cmd.Flags())
 	cmd.Flags().StringSliceVar(&pools, "pools", nil, "check these `files` or directories of address pools alone")
+	cmd.Flags().BoolVar(&probes, "probe", false, "send the probes of health checks once, and check nothing else")
 	cmd.Flags().SortFlags = false
 	return cmd
 }

@@ -104,6 +104,26 @@ func (p *PoolEntry) PickRandom(rng *fastrand.RNG) *EndpointEntry { return p.Pick
 
 func random(rng *fastrand.RNG) uint64 { return uint64(rng.Uint32())<<32 | uint64(rng.Uint32()) }
 
+// otherPicks bounds how often PickOther picks by the tables.
+const otherPicks = 8
+
+// PickOther is an endpoint for a hash with another number than one that does not answer, nil if there is
+// none.
+func (p *PoolEntry) PickOther(hash uint64, number uint32) *EndpointEntry {
+	for range otherPicks {
+		hash = mix(hash^seed2, seed3)
+		if e := p.Pick(hash); e == nil || e.ID != number {
+			return e
+		}
+	}
+	for i := range p.endpoints { // it has nearly all of the weight
+		if p.endpoints[i].ID != number {
+			return &p.endpoints[i]
+		}
+	}
+	return nil
+}
+
 // Lists reports whether the pool offers an endpoint to new flows.
 func (p *PoolEntry) Lists(endpoint netip.AddrPort) bool {
 	lo, hi := 0, len(p.endpoints)

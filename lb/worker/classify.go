@@ -88,7 +88,7 @@ func (w *Worker) pktOf(b *batch, i int) *pkt {
 		d := &b.first[i&(batchSize-1)]
 		p.desc[0], p.size, p.in, p.n, p.began = *d, d.Len, b.in, 1, false
 	}
-	p.lookups, p.service, p.data = 0, 0, w.frame(p)
+	p.lookups, p.silent, p.service, p.data = 0, 0, 0, w.frame(p)
 	return p
 }
 

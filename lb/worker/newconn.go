@@ -77,6 +77,8 @@ func (w *flows) selectFor(o *pendingConn) {
 		// The middle of a connection: the endpoint was chosen by the tuple, or the choice
 		// is lost.
 		o.ep = w.pickByTuple(o.fe, &o.p.key)
+	case o.p.silent != 0:
+		o.ep = w.selectOther(o.fe, &o.p.key, o.p.silent)
 	default:
 		o.ep = w.selectEndpoint(o.fe, &o.p.key)
 	}

@@ -44,6 +44,7 @@ type pkt struct {
 	// lookups counts the look-ups that found a flow which had just ended.
 	lookups uint8
 	ref     conntrack.Ref // the flow entry by which the slow path forwards
+	silent  uint32        // number of the endpoint that has not answered the same SYN, 0: none
 	service uint32        // number of the Service that a drop is counted for, 0: unknown
 	frames
 	hash uint64 // of key

@@ -104,6 +104,9 @@ func (w *flows) handleFlow(p *pkt, ref conntrack.Ref) verdict {
 			return v
 		}
 	}
+	if v := tryElsewhere(w, p, ref); v != pass {
+		return v
+	}
 	return w.forwardSlow(p, ref)
 }
 

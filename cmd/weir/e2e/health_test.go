@@ -279,3 +279,46 @@ func TestWirePassiveHealthCheck(t *testing.T) {
 		})
 	}
 }
+
+// While of two endpoints one is silent, each connection is made without any check: the SYN that the client
+// sends again after a second goes to the other.
+func TestWireASYNSentAgainGoesElsewhere(t *testing.T) {
+	for _, cache := range caches {
+		for _, mode := range []string{"nat", "dnat"} {
+			t.Run(mode+", cache="+cache, func(t *testing.T) {
+				two := service{name: "two", index: 31, endpoints: []endpoint{attached, routed}, annotations: map[string]string{"weir.dev/passive-health-check": "off"}}
+				extra := "flowCache: {mode: " + cache + "}\nforwarding: {mode: " + mode + "}\n"
+				f := ownFixture(t, options{services: []service{two}, extra: extra})
+				refusing(t, f.ZoneB, "drop")
+				bothFamilies(t, func(t *testing.T, six bool) {
+					var all sync.WaitGroup
+					var late atomic.Int32
+					for range 20 {
+						all.Go(func() {
+							began := time.Now()
+							c, err := f.Client.DialContext(inTime(t, within), "tcp", two.at(echoPort, six).String())
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							defer c.Close()
+							if err := workload.PingPong(c, "hello", within); err != nil {
+								t.Error(err)
+							}
+							if took := time.Since(began); took > time.Second {
+								late.Add(1)
+								if took > patience.For(2500*time.Millisecond) {
+									t.Errorf("a connection took %v", took)
+								}
+							}
+						})
+					}
+					all.Wait()
+					if n := late.Load(); n == 0 || n == 20 {
+						t.Errorf("%d of 20 connections took a second", n)
+					}
+				})
+			})
+		}
+	}
+}

@@ -77,7 +77,7 @@ func (m *Monitor) Apply(up *discovery.Update, guard *translate.Guard) {
 			continue
 		}
 		m.services[svc.Name] = svc
-		m.probes.Set(svc.Name.String(), svc.Name.Namespace, targets(svc, guard))
+		m.probes.Set(svc.Name.String(), svc.Name.Namespace, Targets(svc, guard))
 		m.forgetGone(svc)
 	}
 }
@@ -87,7 +87,7 @@ func (m *Monitor) SetGuard(guard *translate.Guard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, svc := range m.services {
-		m.probes.Set(svc.Name.String(), svc.Name.Namespace, targets(svc, guard))
+		m.probes.Set(svc.Name.String(), svc.Name.Namespace, Targets(svc, guard))
 	}
 }
 
@@ -97,8 +97,8 @@ func (m *Monitor) remove(name discovery.ServiceName) {
 	m.forget(name)
 }
 
-// targets are what the check of a Service probes.
-func targets(svc *discovery.Service, guard *translate.Guard) (out []prober.Target) {
+// Targets are what the check of a Service probes.
+func Targets(svc *discovery.Service, guard *translate.Guard) (out []prober.Target) {
 	if svc.Options.HealthCheck == nil {
 		return nil
 	}

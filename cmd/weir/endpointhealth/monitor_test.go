@@ -236,7 +236,7 @@ func TestTargets(t *testing.T) {
 		svc.Options.HealthCheck = parsed(t, text)
 		guard := &translate.Guard{Ports: []uint16{22}, Own: func(a netip.Addr) bool { return a == addressOf(1).Addr() }}
 		var got []string
-		for _, x := range targets(svc, guard) {
+		for _, x := range Targets(svc, guard) {
 			got = append(got, x.At.String())
 		}
 		if slices.Sort(got); !slices.Equal(got, want) {
