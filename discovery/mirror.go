@@ -157,7 +157,8 @@ type mirrorAddress struct {
 type addressKey struct{ ip, uid string }
 
 // repack brings subsets into the canonical form of the endpoints controller:
-// every port with the set of addresses, ports with equal sets together. An address that is
+// every port with the set of addresses, ports with equal sets together, unless they have the same
+// name. An address that is
 // ready in some subset and not in another is not ready on the ports that both have.
 func repack(subsets []corev1.EndpointSubset) []repackedSubset {
 	byPort := make(map[mirrorPort]map[addressKey]mirrorAddress)
@@ -187,7 +188,7 @@ func repack(subsets []corev1.EndpointSubset) []repackedSubset {
 		addrs := sorted(byPort[p])
 		id := identify(addrs)
 		at, ok := index[id]
-		if !ok {
+		if !ok || out[at].names(p) {
 			at = len(out)
 			index[id] = at
 			out = append(out, repackedSubset{addresses: addrs})
@@ -195,6 +196,13 @@ func repack(subsets []corev1.EndpointSubset) []repackedSubset {
 		out[at].ports = append(out[at].ports, p)
 	}
 	return out
+}
+
+// names reports whether the subset has another port of the name, as a slice must not. Ports come
+// in the order of names.
+func (r *repackedSubset) names(p mirrorPort) bool {
+	last := r.ports[len(r.ports)-1]
+	return last.name == p.name && last.protocol == p.protocol
 }
 
 // identify returns a text that differs for lists that differ.
