@@ -119,7 +119,7 @@ func TestDropsOfOthersStay(t *testing.T) {
 	}
 	before := counts()
 	src.list = src.list[:1]
-	if n := counts(); n != before-2 { // without endpoints of two tiers
+	if n := counts(); n != before-3 { // without endpoints of two tiers, and those checked
 		t.Errorf("%d series, and %d before the last of the others was deleted", n, before)
 	}
 }
@@ -132,7 +132,7 @@ func TestSeriesOfServicesAreBounded(t *testing.T) {
 	}
 	ch := make(chan prometheus.Metric, 10000)
 	NewServices(src, 200).Collect(ch)
-	if n := len(ch); n != 201*14 {
+	if n := len(ch); n != 201*15 {
 		t.Errorf("%d series", n)
 	}
 }
