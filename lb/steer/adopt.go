@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/cilium/ebpf"
 
@@ -32,49 +31,31 @@ const (
 	newSuffix  = "-new"
 )
 
-// adopted is what a Program knows of the maps of an earlier process.
-type adopted struct {
-	maps bool // the maps are those of an earlier process
+// mapPins are the pinned maps of the calling thread's network namespace. dir is the directory
+// of pins, "" for none.
+type mapPins struct{ dir string }
 
-	mu  sync.Mutex
-	put map[any]bool // guarded by mu: keys that this process has put, nil when it is all
-}
-
-// note notes a key that is this process's own.
-func (a *adopted) note(key any) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.put != nil {
-		a.put[key] = true
-	}
-}
-
-// Adopted reports whether the maps are those of an earlier process: its program, if it is
-// still attached, serves the sockets of this one.
-func (p *Program) Adopted() bool { return p.adopted.maps }
-
-// mapsDir is the directory of the maps of the calling thread's network namespace.
-func (p *Program) mapsDir() (string, error) {
+// namespace is the directory of the maps of the calling thread's network namespace.
+func (p mapPins) namespace() (string, error) {
 	ns, err := netnsInode()
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(p.config.PinDir, fmt.Sprint(mapsPrefix, ns, "-", mapsLayout)), nil
+	return filepath.Join(p.dir, fmt.Sprint(mapsPrefix, ns, "-", mapsLayout)), nil
 }
 
-// mayPin reports whether there is a directory for pins, or may be, that no other user writes:
+// allowed reports whether there is a directory for pins, or may be, that no other user writes:
 // maps of another user would bring packets to sockets of that user.
-func (p *Program) mayPin() bool {
-	dir := p.config.PinDir
-	return dir != "" && checkBPFFS(dir) == nil && statefile.Directory(dir) == nil
+func (p mapPins) allowed() bool {
+	return p.dir != "" && checkBPFFS(p.dir) == nil && statefile.Directory(p.dir) == nil
 }
 
-// adopt opens the pinned maps of an earlier process; nil if not all are there.
-func (p *Program) adopt(spec *ebpf.CollectionSpec) map[string]*ebpf.Map {
-	if !p.mayPin() {
+// open opens the pinned maps of an earlier process; nil if not all are there.
+func (p mapPins) open(spec *ebpf.CollectionSpec) map[string]*ebpf.Map {
+	if !p.allowed() {
 		return nil
 	}
-	dir, err := p.mapsDir()
+	dir, err := p.namespace()
 	if err != nil || statefile.Directory(dir) != nil {
 		return nil
 	}
@@ -94,137 +75,47 @@ func (p *Program) adopt(spec *ebpf.CollectionSpec) map[string]*ebpf.Map {
 	return found
 }
 
-// takeMaps learns what the maps of an earlier process say of its queues, and counts anew.
-func (p *Program) takeMaps() error {
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		return err
-	}
-	zero := make([]steerCounters, cpus)
-	for slot := range p.queues {
-		err := errors.Join(
-			p.maps.HeldQueues.Lookup(uint32(slot), &p.queues[slot]),
-			p.maps.PacketCounters.Put(uint32(slot), zero))
-		if err != nil {
-			return fmt.Errorf("maps of the last process: %w", err)
-		}
-	}
-	return nil
-}
-
 // pinName is the name of a map's pin. BPF file systems allow no dots.
 func pinName(name string) string { return strings.ReplaceAll(name, ".", "_") }
 
-func closeMaps(list map[string]*ebpf.Map) {
-	for _, m := range list {
-		_ = m.Close()
-	}
-}
-
-// Settle removes from adopted maps what this process has not put there, and pins the maps for
-// the next process. It is called when all that is to be served is there, and attached.
-func (p *Program) Settle() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.adopted.maps {
-		return p.pinMaps()
-	}
-	p.adopted.mu.Lock()
-	put := p.adopted.put
-	p.adopted.put = nil
-	p.adopted.mu.Unlock()
-	if put == nil {
+// pin pins the maps, by name, in place of those of an earlier process. Where it fails, the next
+// process makes its own.
+func (p mapPins) pin(shared map[string]*ebpf.Map) error {
+	if !p.allowed() {
 		return nil
 	}
-	errs := []error{
-		prune[steerFrontendKey](p.maps.Frontends, put),
-		prune[steerVlanKey](p.maps.Vlans, put),
-		prune[uint32](p.maps.Interfaces, put),
-		pruneAs(p.maps.Snat, put, func(k steerAddressKey) any { return snatKey{k} }),
-		pruneAs(p.maps.Vips, put, func(k steerAddressKey) any { return vipKey{k} }),
-	}
-	for slot := range MaxSlots {
-		if slot != guardSlot && p.queues[slot] != p.own[slot] {
-			p.queues[slot] = p.own[slot]
-			errs = append(errs, p.setHeldQueues(slot))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// snatKey and vipKey tell keys of maps apart that have the same type.
-type (
-	snatKey struct{ steerAddressKey }
-	vipKey  struct{ steerAddressKey }
-)
-
-func prune[K comparable](m *ebpf.Map, keep map[any]bool) error {
-	return pruneAs(m, keep, func(k K) any { return k })
-}
-
-// pruneAs deletes the entries of a map that are not in keep.
-func pruneAs[K comparable](m *ebpf.Map, keep map[any]bool, as func(K) any) error {
-	var (
-		key    K
-		value  []byte
-		remove []K
-	)
-	entries := m.Iterate()
-	for entries.Next(&key, &value) {
-		if !keep[as(key)] {
-			remove = append(remove, key)
-		}
-	}
-	if err := entries.Err(); err != nil {
-		return fmt.Errorf("entries of the last process in %s: %w", m, err)
-	}
-	for i := range remove {
-		if err := m.Delete(remove[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("entries of the last process in %s: %w", m, err)
-		}
-	}
-	return nil
-}
-
-// pinMaps pins the maps in place of those of an earlier process. Where it fails, the next
-// process makes its own. The caller holds mu.
-func (p *Program) pinMaps() error {
-	if !p.mayPin() {
-		return nil
-	}
-	dir, err := p.mapsDir()
+	dir, err := p.namespace()
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(p.removeMaps(), removeMapsOfGone(p.config.PinDir)); err != nil {
+	if err := errors.Join(p.remove(), removeMapsOfGone(p.dir)); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir+newSuffix, 0o700); err != nil {
 		return fmt.Errorf("pin maps: %w", err)
 	}
-	shared := p.sharedMaps()
 	for _, name := range slices.Sorted(maps.Keys(shared)) {
 		if err := shared[name].Pin(filepath.Join(dir+newSuffix, pinName(name))); err != nil {
-			return errors.Join(fmt.Errorf("pin map %s: %w", name, err), p.removeMaps())
+			return errors.Join(fmt.Errorf("pin map %s: %w", name, err), p.remove())
 		}
 	}
 	if err := os.Rename(dir+newSuffix, dir); err != nil {
-		return errors.Join(fmt.Errorf("pin maps: %w", err), p.removeMaps())
+		return errors.Join(fmt.Errorf("pin maps: %w", err), p.remove())
 	}
 	return nil
 }
 
-// removeMaps removes the pinned maps of the calling thread's network namespace, of every
+// remove removes the pinned maps of the calling thread's network namespace, of every
 // layout.
-func (p *Program) removeMaps() error {
-	if p.config.PinDir == "" {
+func (p mapPins) remove() error {
+	if p.dir == "" {
 		return nil
 	}
 	ns, err := netnsInode()
 	if err != nil {
 		return err
 	}
-	return removeMapPins(p.config.PinDir, fmt.Sprint(mapsPrefix, ns, "-"))
+	return removeMapPins(p.dir, fmt.Sprint(mapsPrefix, ns, "-"))
 }
 
 // removeMapPins removes the directories of maps whose names begin with prefix.

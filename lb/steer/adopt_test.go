@@ -117,7 +117,7 @@ func TestMapsOfAnotherUserAreNotAdopted(t *testing.T) {
 			_, err := last.Attach(w.dev.Index, 0, Auto, dir)
 			must(t, err)
 			must(t, last.Settle())
-			maps, err := last.mapsDir()
+			maps, err := last.pins.namespace()
 			must(t, err)
 			must(t, last.Close(false))
 			must(t, change(dir, maps))
@@ -157,7 +157,7 @@ func TestCleanupLeavesOtherNamespacesAlone(t *testing.T) {
 	_, err := p.Attach(w.dev.Index, 0, Auto, dir)
 	must(t, err)
 	must(t, p.Settle())
-	maps, err := p.mapsDir()
+	maps, err := p.pins.namespace()
 	must(t, err)
 	table := filepath.Join(dir, tablePrefix+"1") // of lb/flowcache
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})

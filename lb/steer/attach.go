@@ -3,10 +3,10 @@ package steer
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
@@ -111,70 +111,22 @@ func (a *Attachment) Attached() bool {
 	return linkIfIndex(a.link) == a.IfIndex && (a.inner == nil || a.inner.Attached())
 }
 
-// Attach attaches the program to an interface; see AttachInterface.
-func (p *Program) Attach(ifindex, slot int, mode Mode, pinDir string) (*Attachment, error) {
-	return p.AttachInterface(Interface{Index: ifindex, Slot: slot, Mode: mode, PinDir: pinDir})
-}
-
-// AttachInterface attaches the program to an interface of the calling thread's
-// network namespace. A link that an earlier process has left pinned is adopted
-// unless it runs in another mode than asked for. Pins of interfaces that are
-// gone are removed.
-//
-// Two processes must not attach to the same interface: the later takes it over. Bind
-// the AF_XDP sockets first, which the kernel refuses to the later one.
-func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
-	if err := checkSlot(in.Slot, 0); err != nil {
-		return nil, err
-	}
-	dev, err := netlink.LinkByIndex(in.Index)
-	if err != nil {
-		return nil, fmt.Errorf("attach to interface %d: %w", in.Index, err)
-	}
-	name := dev.Attrs().Name
-	if in.MAC == nil {
-		in.MAC = dev.Attrs().HardwareAddr
-	}
-	if in.PinDir == "" {
-		in.PinDir = DefaultPinDir
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, a := range p.attached {
-		if a.IfIndex == in.Index || a.Slot == in.Slot {
-			return nil, fmt.Errorf("attach to %s: slot %d already has interface %d", name, a.Slot, a.IfIndex)
-		}
-	}
-	unguard := p.releaseGuard(in.Index)
-	err = errors.Join(p.setVLANs(in.Index, nil, in.VLANs), p.announce(in))
-	var a *Attachment
-	if err == nil {
-		a, err = p.attach(in, name)
-	}
-	if err != nil {
-		unguard()
-		_ = p.removeInterface(in.Index, in.Inner)
-		_ = p.setVLANs(in.Index, in.VLANs, nil)
-		return nil, fmt.Errorf("attach to %s: %w", name, err)
-	}
-	p.attached, p.took = append(p.attached, a), true
-	p.slots = max(p.slots, in.Slot+1)
-	return a, nil
-}
+// links attaches the programs to interfaces, by new links or by those of an earlier process.
+type links struct{ programs *programs }
 
 // attach attaches the program of an interface at its hook.
-func (p *Program) attach(in Interface, name string) (*Attachment, error) {
+func (l links) attach(in Interface, name string) (*Attachment, error) {
 	if in.Hook == TCX {
-		return p.attachTCX(in, name)
+		return l.attachTCX(in, name)
 	}
-	return p.attachHook(in, name)
+	return l.attachHook(in, name)
 }
 
 // attachHook attaches the program of an interface at its hook, and then takes a program of
 // Weir's off the other hook: meanwhile the kernel would reset connections.
-func (p *Program) attachHook(in Interface, name string) (*Attachment, error) {
+func (l links) attachHook(in Interface, name string) (*Attachment, error) {
 	pin, pins, pinErr := preparePin(in.PinDir, name, in.Hook)
-	a, err := p.attachPinned(in, pin, pins, pinErr)
+	a, err := l.attachPinned(in, pin, pins, pinErr)
 	if err != nil || pinErr != nil {
 		return a, err
 	}
@@ -186,30 +138,30 @@ func (p *Program) attachHook(in Interface, name string) (*Attachment, error) {
 
 // attachPinned adopts the pinned link, or else makes a link and pins it. pinErr is why nothing
 // can be pinned.
-func (p *Program) attachPinned(in Interface, pin string, pins []pinned, pinErr error) (*Attachment, error) {
+func (l links) attachPinned(in Interface, pin string, pins []pinned, pinErr error) (*Attachment, error) {
 	a := &Attachment{
 		IfIndex: in.Index, Slot: in.Slot, Hook: in.Hook, Mode: Native,
 		all: in.All, mac: in.MAC, vlans: in.VLANs,
 	}
 	if pinErr == nil {
-		l, err := openPinned(pin, in, pins, p)
+		old, err := l.openPinned(pin, in, pins)
 		if errors.Is(err, errForeign) {
 			pinErr = err // there is no place for a pin of this name
 		} else if err != nil {
 			return nil, err
 		}
-		if l != nil {
+		if old != nil {
 			if in.Hook == XDP {
 				if a.Mode, err = attachedMode(in.Index); err != nil {
-					_ = l.Close()
+					_ = old.Close()
 					return nil, err
 				}
 			}
-			a.link, a.Adopted, a.Pinned, a.PinPath = l, true, true, pin
+			a.link, a.Adopted, a.Pinned, a.PinPath = old, true, true, pin
 			return a, nil
 		}
 	}
-	if err := p.attachNew(a, in); err != nil {
+	if err := l.attachNew(a, in); err != nil {
 		return nil, err
 	}
 	if pinErr == nil {
@@ -223,15 +175,46 @@ func (p *Program) attachPinned(in Interface, pin string, pins []pinned, pinErr e
 	return a, nil
 }
 
+// openPinned returns the link pinned at path, with the program of in under it. It returns
+// nil if there is none, or none that fits: such a link is removed.
+func (l links) openPinned(path string, in Interface, pins []pinned) (link.Link, error) {
+	if err := followRename(path, in, pins); err != nil {
+		return nil, err
+	}
+	old, err := openPin(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if reusable(old, in) {
+		prog, err := l.programs.of(in)
+		if err != nil {
+			return nil, errors.Join(err, old.Close()) // the last program stays attached
+		}
+		if err = old.Update(prog); err == nil {
+			return old, nil
+		}
+		// A link is not updated across program types or when the driver's
+		// settings have changed: make a new link.
+	}
+	err = errors.Join(old.Unpin(), old.Close())
+	if err != nil {
+		return nil, fmt.Errorf("remove pinned link %s: %w", path, err)
+	}
+	return nil, nil
+}
+
 // attachNew makes a link, in the best mode that is granted.
-func (p *Program) attachNew(a *Attachment, in Interface) error {
+func (l links) attachNew(a *Attachment, in Interface) error {
 	var err error
 	if in.Hook == TCX {
-		a.link, err = p.newTCX(in.Index)
+		a.link, err = l.newTCX(in.Index)
 		return err
 	}
 	if in.Mode != Generic {
-		a.link, err = p.attachMode(in, link.XDPDriverMode)
+		a.link, err = l.attachMode(in, link.XDPDriverMode)
 		if err == nil {
 			a.Mode = Native
 			return nil
@@ -242,7 +225,7 @@ func (p *Program) attachNew(a *Attachment, in Interface) error {
 		}
 		a.NativeError = err
 	}
-	a.link, err = p.attachMode(in, link.XDPGenericMode)
+	a.link, err = l.attachMode(in, link.XDPGenericMode)
 	if err != nil {
 		return errors.Join(a.NativeError, fmt.Errorf("generic XDP: %w%s", err, attachErrorHint(err)))
 	}
@@ -250,8 +233,8 @@ func (p *Program) attachNew(a *Attachment, in Interface) error {
 	return nil
 }
 
-func (p *Program) attachMode(in Interface, flags link.XDPAttachFlags) (link.Link, error) {
-	prog, err := p.program(in)
+func (l links) attachMode(in Interface, flags link.XDPAttachFlags) (link.Link, error) {
+	prog, err := l.programs.of(in)
 	if err != nil {
 		return nil, err
 	}
@@ -298,31 +281,6 @@ func attachedMode(ifindex int) (Mode, error) {
 	return Native, nil
 }
 
-// Detach takes the program off an interface, and removes the pin.
-func (p *Program) Detach(a *Attachment) error { return p.release(a, true) }
-
-// release lets go of an attachment; remove also ends it.
-func (p *Program) release(a *Attachment, remove bool) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	i := slices.Index(p.attached, a)
-	if i < 0 {
-		return nil
-	}
-	p.attached = slices.Delete(p.attached, i, i+1)
-	errs := []error{a.end(remove)}
-	if a.inner != nil {
-		errs = append(errs, a.inner.end(remove))
-	}
-	if remove {
-		errs = append(errs, p.removeInterface(a.IfIndex, a.innerIndex()), p.setVLANs(a.IfIndex, a.vlans, nil), p.noteNoSockets(a.Slot))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("detach from interface %d: %w", a.IfIndex, err)
-	}
-	return nil
-}
-
 // end lets go of an attachment's link; remove also takes it off the interface.
 func (a *Attachment) end(remove bool) error {
 	var errs []error
@@ -342,4 +300,12 @@ func (a *Attachment) innerIndex() int {
 		return 0
 	}
 	return a.inner.IfIndex
+}
+
+// asked is the interface as it was asked for, with its present address and VLANs.
+func (a *Attachment) asked() Interface {
+	return Interface{
+		Index: a.IfIndex, Slot: a.Slot, Hook: a.Hook, Inner: a.innerIndex(),
+		All: a.all, MAC: a.mac, VLANs: a.vlans,
+	}
 }

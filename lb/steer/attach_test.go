@@ -59,9 +59,9 @@ func TestAnInterfaceMayDoWithoutTheFlowTable(t *testing.T) {
 		in := Interface{Index: w.dev.Index, PinDir: dir, Steers: steers}
 		_, err := p.AttachInterface(in)
 		must(t, err)
-		want, err := p.program(in)
+		want, err := p.programs.of(in)
 		must(t, err)
-		forwards, err := p.xdp()
+		forwards, err := p.programs.xdp()
 		must(t, err)
 		dev, err := netlink.LinkByIndex(w.dev.Index)
 		must(t, err)
@@ -180,7 +180,7 @@ func TestAutoFallsBackToGenericAndSaysWhy(t *testing.T) {
 		t.Error("attached natively, with a VLAN")
 	}
 	var key steerVlanKey
-	if err := p.maps.Vlans.NextKey(nil, &key); !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := p.maps.steer.Vlans.NextKey(nil, &key); !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Errorf("VLAN %+v is left of an attachment that failed: %v", key, err)
 	}
 	a, err := p.Attach(dev.Attrs().Index, 0, Auto, t.TempDir())
@@ -208,11 +208,11 @@ func TestJumboFramesAttachNatively(t *testing.T) {
 // to jumbo frames.
 func TestMTUWithoutFragsIsNamed(t *testing.T) {
 	w := newWire(t, netlab.LinkConfig{MTU: 9000})
-	p := &Program{config: Config{MaxFrontends: 1, MaxSNAT: 1}}
+	p, err := withMaps(Config{MaxFrontends: 1, MaxSNAT: 1})
+	must(t, err)
 	p.programs.noFrags.Store(true)
-	must(t, p.makeMaps())
 	closed(t, p)
-	_, err := p.Attach(w.dev.Index, 0, Native, t.TempDir())
+	_, err = p.Attach(w.dev.Index, 0, Native, t.TempDir())
 	if !errors.Is(err, unix.ERANGE) || !strings.Contains(err.Error(), "MTU") {
 		t.Errorf("native: %v, want ERANGE and a word on the MTU", err)
 	}

@@ -23,7 +23,7 @@ var errClassify = errors.New("the interfaces leave the program no slot for the q
 // Redirected if it is Weir's. The program runs over the maps in use, in a slot of its own
 // without sockets and counts, and the frame goes nowhere.
 func (p *Program) Classify(ifindex int, frame []byte) (Verdict, error) {
-	prog, err := p.steer()
+	prog, err := p.programs.steer()
 	if err != nil {
 		return 0, fmt.Errorf("classify a frame: %w", err)
 	}
@@ -54,24 +54,24 @@ func (p *Program) Classify(ifindex int, frame []byte) (Verdict, error) {
 // classify runs the program for a frame that comes by interface in.
 func (p *Program) classify(prog *ebpf.Program, in *Attachment, frame []byte) (v Verdict, err error) {
 	defer func() {
-		err = errors.Join(err, p.setVLANs(testInterface, in.vlans, nil), p.removeInterface(testInterface, 0))
+		err = errors.Join(err, p.interfaces.setVLANs(testInterface, in.vlans, nil), p.interfaces.remove(testInterface, 0))
 	}()
 	mac := in.mac
 	if len(mac) != 6 { // of an interface of VLANs alone
 		mac = make(net.HardwareAddr, 6)
 	}
-	if err := errors.Join(p.setVLANs(testInterface, nil, in.vlans),
-		p.setInterface(testInterface, classifySlot, mac, flags(in.all, in.vlans))); err != nil {
+	if err := errors.Join(p.interfaces.setVLANs(testInterface, nil, in.vlans),
+		p.interfaces.set(testInterface, classifySlot, mac, flags(in.all, in.vlans))); err != nil {
 		return 0, err
 	}
-	before, err := p.slotCounters(classifySlot)
+	before, err := p.counters.slot(classifySlot)
 	if err != nil {
 		return 0, err
 	}
 	if _, err := prog.Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+64)}); err != nil {
 		return 0, err
 	}
-	after, err := p.slotCounters(classifySlot)
+	after, err := p.counters.slot(classifySlot)
 	if err != nil {
 		return 0, err
 	}

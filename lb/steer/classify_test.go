@@ -64,7 +64,7 @@ func TestClassifyAsksTheProgram(t *testing.T) {
 		t.Errorf("counted %v, were %v", after, before)
 	}
 	var left steerInterface
-	if err := p.maps.Interfaces.Lookup(uint32(testInterface), &left); err == nil {
+	if err := p.maps.steer.Interfaces.Lookup(uint32(testInterface), &left); err == nil {
 		t.Errorf("interface %+v is left", left)
 	}
 	if _, err := p.Classify(7, frontend); err == nil {

@@ -1,6 +1,10 @@
 package steer
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
 
 // Verdict is the decision of the program about a packet, with the reason.
 type Verdict uint8
@@ -55,6 +59,38 @@ func (c Counters) Passed() uint64 {
 	return n
 }
 
+// packetCounters count the packets of each slot, for each CPU.
+type packetCounters struct{ perCPU *ebpf.Map }
+
+// slot sums the counters of a slot over the CPUs.
+func (c packetCounters) slot(slot int) (sum [Verdicts]uint64, err error) {
+	var perCPU []steerCounters
+	if err := c.perCPU.Lookup(uint32(slot), &perCPU); err != nil {
+		return sum, fmt.Errorf("read counters of slot %d: %w", slot, err)
+	}
+	for _, cpu := range perCPU {
+		for v := range sum {
+			sum[v] += cpu.Packets[v]
+		}
+	}
+	return sum, nil
+}
+
+// reset sets all counters to 0.
+func (c packetCounters) reset() error {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return err
+	}
+	zero := make([]steerCounters, cpus)
+	for slot := range MaxSlots {
+		if err := c.perCPU.Put(uint32(slot), zero); err != nil {
+			return fmt.Errorf("reset counters of slot %d: %w", slot, err)
+		}
+	}
+	return nil
+}
+
 // Counters returns the counters of every attached interface, in the order in
 // which they were attached.
 func (p *Program) Counters() ([]Counters, error) {
@@ -62,7 +98,7 @@ func (p *Program) Counters() ([]Counters, error) {
 	defer p.mu.Unlock()
 	list := make([]Counters, 0, len(p.attached))
 	for _, a := range p.attached {
-		packets, err := p.slotCounters(a.Slot)
+		packets, err := p.counters.slot(a.Slot)
 		if err != nil {
 			return nil, err
 		}
@@ -80,26 +116,12 @@ func (p *Program) TotalCounters() (sum [Verdicts]uint64, err error) {
 		if slot >= p.slots && slot != guardSlot {
 			continue // never attached
 		}
-		packets, err := p.slotCounters(slot)
+		packets, err := p.counters.slot(slot)
 		if err != nil {
 			return sum, err
 		}
 		for v, n := range packets {
 			sum[v] += n
-		}
-	}
-	return sum, nil
-}
-
-// slotCounters sums the counters of a slot over the CPUs.
-func (p *Program) slotCounters(slot int) (sum [Verdicts]uint64, err error) {
-	var perCPU []steerCounters
-	if err := p.maps.PacketCounters.Lookup(uint32(slot), &perCPU); err != nil {
-		return sum, fmt.Errorf("read counters of slot %d: %w", slot, err)
-	}
-	for _, c := range perCPU {
-		for v := range sum {
-			sum[v] += c.Packets[v]
 		}
 	}
 	return sum, nil

@@ -136,11 +136,11 @@ func TestFragmentedDatagramsAreBounded(t *testing.T) {
 	if _, verdict := run(t, p, fragment4(good, flood-1, 8, false)); verdict != Redirected {
 		t.Errorf("the last datagram was forgotten: %v", verdict)
 	}
-	n, entries := 0, p.maps.Fragmented.Iterate()
+	n, entries := 0, p.maps.steer.Fragmented.Iterate()
 	for key, since := (steerDatagramKey{}), uint64(0); entries.Next(&key, &since); {
 		n++
 	}
-	if limit := int(p.maps.Fragmented.MaxEntries()); n > limit || n == 0 {
+	if limit := int(p.maps.steer.Fragmented.MaxEntries()); n > limit || n == 0 {
 		t.Errorf("%d datagrams remembered, at most %d", n, limit)
 	}
 }

@@ -35,14 +35,14 @@ func (p *Program) AddFrontend(addr netip.AddrPort, proto uint8, flags uint32) er
 	if err != nil {
 		return err
 	}
-	err = p.maps.Frontends.Put(key, steerFrontend{Flags: flags})
+	err = p.maps.steer.Frontends.Put(key, steerFrontend{Flags: flags})
 	if errors.Is(err, unix.E2BIG) {
-		return fmt.Errorf("add frontend %s/%s: %w: %d frontends is the limit", addr, header.ProtocolName(proto), ErrFull, p.config.MaxFrontends)
+		return fmt.Errorf("add frontend %s/%s: %w: %d frontends is the limit", addr, header.ProtocolName(proto), ErrFull, p.maps.config.MaxFrontends)
 	}
 	if err != nil {
 		return fmt.Errorf("add frontend %s/%s: %w", addr, header.ProtocolName(proto), err)
 	}
-	p.adopted.note(key)
+	p.maps.own.note(key)
 	return nil
 }
 
@@ -53,7 +53,7 @@ func (p *Program) RemoveFrontend(addr netip.AddrPort, proto uint8) error {
 	if err != nil {
 		return err
 	}
-	err = p.maps.Frontends.Delete(key)
+	err = p.maps.steer.Frontends.Delete(key)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("remove frontend %s/%s: %w", addr, header.ProtocolName(proto), err)
 	}
@@ -67,7 +67,7 @@ func (p *Program) Frontends() ([]Frontend, error) {
 		key   steerFrontendKey
 		value steerFrontend
 	)
-	entries := p.maps.Frontends.Iterate()
+	entries := p.maps.steer.Frontends.Iterate()
 	for entries.Next(&key, &value) {
 		list = append(list, Frontend{
 			AddrPort: netip.AddrPortFrom(addrOf(key.Address, key.Family), ntohs(key.Port)),
@@ -90,14 +90,14 @@ func (p *Program) SetSNAT(addr netip.Addr, lo, hi uint16) error {
 	if lo == 0 || lo > hi {
 		return fmt.Errorf("set SNAT address %s: ports %d-%d", addr, lo, hi)
 	}
-	err := p.maps.Snat.Put(addressKey(addr), steerPortRange{Low: lo, High: hi})
+	err := p.maps.steer.Snat.Put(addressKey(addr), steerPortRange{Low: lo, High: hi})
 	if errors.Is(err, unix.E2BIG) {
-		return fmt.Errorf("set SNAT address %s: %w: %d addresses is the limit", addr, ErrFull, p.config.MaxSNAT)
+		return fmt.Errorf("set SNAT address %s: %w: %d addresses is the limit", addr, ErrFull, p.maps.config.MaxSNAT)
 	}
 	if err != nil {
 		return fmt.Errorf("set SNAT address %s: %w", addr, err)
 	}
-	p.adopted.note(snatKey{addressKey(addr)})
+	p.maps.own.note(snatKey{addressKey(addr)})
 	return nil
 }
 
@@ -106,7 +106,7 @@ func (p *Program) RemoveSNAT(addr netip.Addr) error {
 	if !addr.IsValid() {
 		return fmt.Errorf("remove SNAT address %q: not an address", addr)
 	}
-	err := p.maps.Snat.Delete(addressKey(addr))
+	err := p.maps.steer.Snat.Delete(addressKey(addr))
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("remove SNAT address %s: %w", addr, err)
 	}
@@ -120,14 +120,14 @@ func (p *Program) AddVIP(addr netip.Addr) error {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return fmt.Errorf("add load balancer address %q: not an address", addr)
 	}
-	err := p.maps.Vips.Put(addressKey(addr), uint32(0))
+	err := p.maps.steer.Vips.Put(addressKey(addr), uint32(0))
 	if errors.Is(err, unix.E2BIG) {
-		return fmt.Errorf("add load balancer address %s: %w: %d addresses is the limit", addr, ErrFull, p.config.MaxFrontends)
+		return fmt.Errorf("add load balancer address %s: %w: %d addresses is the limit", addr, ErrFull, p.maps.config.MaxFrontends)
 	}
 	if err != nil {
 		return fmt.Errorf("add load balancer address %s: %w", addr, err)
 	}
-	p.adopted.note(vipKey{addressKey(addr)})
+	p.maps.own.note(vipKey{addressKey(addr)})
 	return nil
 }
 
@@ -137,7 +137,7 @@ func (p *Program) RemoveVIP(addr netip.Addr) error {
 	if !addr.IsValid() {
 		return fmt.Errorf("remove load balancer address %q: not an address", addr)
 	}
-	err := p.maps.Vips.Delete(addressKey(addr))
+	err := p.maps.steer.Vips.Delete(addressKey(addr))
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("remove load balancer address %s: %w", addr, err)
 	}

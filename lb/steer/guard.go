@@ -38,16 +38,16 @@ func (p *Program) Guard(in Interface) error {
 	if p.guards[in.Index] != nil {
 		return nil
 	}
-	err = errors.Join(p.maps.HeldQueues.Put(uint32(guardSlot), ^uint64(0)), p.announce(in))
+	err = errors.Join(p.sockets.holdAll(guardSlot), p.interfaces.announce(in))
 	var a *Attachment
 	if err == nil {
-		a, err = p.attachHook(in, dev.Attrs().Name)
+		a, err = p.links.attachHook(in, dev.Attrs().Name)
 	}
 	if err == nil && !a.Pinned {
 		err = errors.Join(a.PinError, a.end(true))
 	}
 	if err != nil {
-		return fmt.Errorf("guard %s: %w", dev.Attrs().Name, errors.Join(err, p.removeInterface(in.Index, 0)))
+		return fmt.Errorf("guard %s: %w", dev.Attrs().Name, errors.Join(err, p.interfaces.remove(in.Index, 0)))
 	}
 	if p.guards == nil {
 		p.guards = map[int]*Attachment{}
@@ -66,7 +66,7 @@ func (p *Program) Unguard(ifindex int) error {
 		return nil
 	}
 	delete(p.guards, ifindex)
-	if err := errors.Join(a.end(true), p.removeInterface(ifindex, 0)); err != nil {
+	if err := errors.Join(a.end(true), p.interfaces.remove(ifindex, 0)); err != nil {
 		return fmt.Errorf("end the guard of interface %d: %w", ifindex, err)
 	}
 	return nil

@@ -34,7 +34,7 @@ func (p *Program) Hold(d time.Duration) error {
 	if d > 0 {
 		u.Hold = uint64(now.Nano() + d.Nanoseconds())
 	}
-	if err := p.until.Set(u); err != nil {
+	if err := p.maps.until.Set(u); err != nil {
 		return fmt.Errorf("hold: %w", err)
 	}
 	return nil
@@ -44,35 +44,8 @@ func (p *Program) Hold(d time.Duration) error {
 func (p *Program) HoldEnded() bool {
 	var u until
 	var now unix.Timespec
-	if p.until.Get(&u) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+	if p.maps.until.Get(&u) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
 		return false
 	}
 	return u.Hold < uint64(now.Nano())
-}
-
-// noteSocket notes whether a queue has a socket.
-func (p *Program) noteSocket(slot, queue int, has bool) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.queues[slot] &^= 1 << queue
-	p.own[slot] &^= 1 << queue
-	if has {
-		p.queues[slot] |= 1 << queue
-		p.own[slot] |= 1 << queue
-		p.took = true
-	}
-	return p.setHeldQueues(slot)
-}
-
-// noteNoSockets notes that no queue of a slot has a socket. The caller holds mu.
-func (p *Program) noteNoSockets(slot int) error {
-	p.queues[slot], p.own[slot] = 0, 0
-	return p.setHeldQueues(slot)
-}
-
-func (p *Program) setHeldQueues(slot int) error {
-	if err := p.maps.HeldQueues.Put(uint32(slot), p.queues[slot]); err != nil {
-		return fmt.Errorf("note sockets of slot %d: %w", slot, err)
-	}
-	return nil
 }

@@ -3,10 +3,12 @@ package steer
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -14,10 +16,13 @@ import (
 // 0.5 s for each, while connections wait for a restart. So a program is loaded when it is
 // first needed, and that of the XDP hook from the beginning, beside the rest of the start.
 type programs struct {
-	steer   lazyProgram // weir_steer
-	repeat  lazyProgram // weir_repeat
-	ingress lazyProgram // weir_ingress
-	noFrags atomic.Bool // XDP programs do without packets of several buffers
+	maps  *kernelMaps
+	flows map[string]*ebpf.Map // of lb/flowcache, nil without
+
+	steering lazyProgram // weir_steer
+	repeat   lazyProgram // weir_repeat
+	tcxProg  lazyProgram // weir_ingress
+	noFrags  atomic.Bool // XDP programs do without packets of several buffers
 }
 
 // lazyProgram is a program that the first call of get loads.
@@ -42,63 +47,80 @@ func (l *lazyProgram) close() error {
 }
 
 func (ps *programs) close() error {
-	return errors.Join(ps.steer.close(), ps.repeat.close(), ps.ingress.close())
+	return errors.Join(ps.steering.close(), ps.repeat.close(), ps.tcxProg.close())
 }
 
 // xdp returns the program for the XDP hook. Where the kernel cannot load the program that
 // forwards by the flow table, that is the program without it.
-func (p *Program) xdp() (*ebpf.Program, error) {
-	if p.config.Flows != nil {
-		if prog, err := p.programs.repeat.get(p.loadRepeat); err == nil {
+func (ps *programs) xdp() (*ebpf.Program, error) {
+	if ps.flows != nil {
+		if prog, err := ps.repeat.get(ps.loadRepeat); err == nil {
 			return prog, nil
 		}
 	}
-	return p.steer()
+	return ps.steer()
 }
 
-// Ready waits until the program for the XDP hook is loaded, and returns the error of that.
-func (p *Program) Ready() error {
-	_, err := p.xdp()
-	return err
-}
-
-// Repeats is nil if the XDP program forwards by the flow table, and else says why not. It
-// waits until the program is loaded.
-func (p *Program) Repeats() error {
-	if p.config.Flows == nil {
+// repeats is nil if xdp forwards by the flow table, and else says why not.
+func (ps *programs) repeats() error {
+	if ps.flows == nil {
 		return errNoFlows
 	}
-	_, err := p.programs.repeat.get(p.loadRepeat)
+	_, err := ps.repeat.get(ps.loadRepeat)
 	return err
 }
 
 var errNoFlows = errors.New("the flow table is not in maps")
 
 // steer returns the steering program.
-func (p *Program) steer() (*ebpf.Program, error) { return p.programs.steer.get(p.loadSteer) }
+func (ps *programs) steer() (*ebpf.Program, error) { return ps.steering.get(ps.loadSteer) }
 
 // ingress returns the program for the TCX hook (Linux 6.6).
-func (p *Program) ingress() (*ebpf.Program, error) {
-	return p.programs.ingress.get(func() (*ebpf.Program, error) {
-		if p.config.Flows == nil {
+func (ps *programs) ingress() (*ebpf.Program, error) {
+	return ps.tcxProg.get(func() (*ebpf.Program, error) {
+		if ps.flows == nil {
 			return nil, fmt.Errorf("load TCX program: %w", errNoFlows)
 		}
-		return p.loadIngress(knowsIPv6Sums())
+		return ps.loadIngress(knowsIPv6Sums())
 	})
 }
 
-// Frags reports whether the program may see packets of several buffers, that is whether
-// interfaces with an MTU above a buffer (about 3500 bytes) can be
-// attached natively. It waits until the program is loaded.
-func (p *Program) Frags() bool {
-	_, err := p.xdp()
-	return err == nil && !p.programs.noFrags.Load()
+// frags reports whether xdp may see packets of several buffers.
+func (ps *programs) frags() bool {
+	_, err := ps.xdp()
+	return err == nil && !ps.noFrags.Load()
+}
+
+// tcx is nil if interfaces may have the TCX hook, and else says why not. A kernel before 6.6
+// loads the program too, as of a classifier, and refuses to attach it.
+func (ps *programs) tcx() error {
+	prog, err := ps.ingress()
+	if err != nil {
+		return err
+	}
+	// No interface has this number: a kernel with TCX says so.
+	_, err = link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachTCXIngress})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+// of is the program for an interface.
+func (ps *programs) of(in Interface) (*ebpf.Program, error) {
+	switch {
+	case in.Hook == TCX:
+		return ps.ingress()
+	case in.Steers:
+		return ps.steer()
+	}
+	return ps.xdp()
 }
 
 // loadSteer loads the steering program.
-func (p *Program) loadSteer() (*ebpf.Program, error) {
-	prog, err := p.withFrags(func(frags bool) (*ebpf.Program, error) {
-		spec, shared, err := p.steerSpec()
+func (ps *programs) loadSteer() (*ebpf.Program, error) {
+	prog, err := ps.withFrags(func(frags bool) (*ebpf.Program, error) {
+		spec, err := ps.maps.spec()
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +128,7 @@ func (p *Program) loadSteer() (*ebpf.Program, error) {
 			spec.Programs[steerProgWeirSteer].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
 		}
 		var programs steerPrograms
-		err = spec.LoadAndAssign(&programs, &ebpf.CollectionOptions{MapReplacements: shared})
+		err = spec.LoadAndAssign(&programs, &ebpf.CollectionOptions{MapReplacements: ps.maps.byName()})
 		return programs.WeirSteer, err
 	})
 	if err != nil {
@@ -117,14 +139,14 @@ func (p *Program) loadSteer() (*ebpf.Program, error) {
 
 // withFrags loads an XDP program for packets of several buffers, and without them on kernels
 // before 5.18, where the MTU is limited.
-func (p *Program) withFrags(load func(frags bool) (*ebpf.Program, error)) (*ebpf.Program, error) {
-	if !p.programs.noFrags.Load() {
+func (ps *programs) withFrags(load func(frags bool) (*ebpf.Program, error)) (*ebpf.Program, error) {
+	if !ps.noFrags.Load() {
 		prog, err := load(true)
 		if err == nil || errors.Is(err, unix.EPERM) {
 			return prog, err
 		}
 		if prog, without := load(false); without == nil {
-			p.programs.noFrags.Store(true)
+			ps.noFrags.Store(true)
 			return prog, nil
 		}
 		return nil, err

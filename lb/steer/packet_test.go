@@ -40,7 +40,7 @@ func newTestProgram(t testing.TB, all bool) *Program {
 	t.Helper()
 	w := newWire(t, netlab.LinkConfig{})
 	p := closed(t, load(t, Config{}))
-	must(t, p.setInterface(loopback, 0, ownMAC, flags(all, nil)))
+	must(t, p.interfaces.set(loopback, 0, ownMAC, flags(all, nil)))
 	must(t, p.SetSocket(0, 0, w.openSocket(0).FD()))
 	for _, f := range []netip.AddrPort{front4, front6} {
 		must(t, p.AddFrontend(f, unix.IPPROTO_TCP, 0))
@@ -56,7 +56,7 @@ func newTestProgram(t testing.TB, all bool) *Program {
 
 // run gives a packet to the program and returns its action and what it counted.
 func run(t interface{ Fatalf(string, ...any) }, p *Program, packet []byte) (action uint32, verdict Verdict) {
-	before, err := p.slotCounters(0)
+	before, err := p.counters.slot(0)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -65,7 +65,7 @@ func run(t interface{ Fatalf(string, ...any) }, p *Program, packet []byte) (acti
 	if err != nil {
 		t.Fatalf("test run of %d bytes: %v", len(packet), err)
 	}
-	after, err := p.slotCounters(0)
+	after, err := p.counters.slot(0)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -249,8 +249,8 @@ func TestVLANsThatAreAttachedAreSteered(t *testing.T) {
 	p := newTestProgram(t, false)
 	vlanMAC := net.HardwareAddr{2, 0, 0, 0, 0, 100}
 	attach := func(vlans map[VLAN]net.HardwareAddr) {
-		must(t, p.setVLANs(loopback, map[VLAN]net.HardwareAddr{0: nil, 0x8100<<16 | 100: nil, 0x8100<<16 | 101: nil, 0x88a8<<16 | 100: nil}, vlans))
-		must(t, p.setInterface(loopback, 0, ownMAC, flags(false, vlans)))
+		must(t, p.interfaces.setVLANs(loopback, map[VLAN]net.HardwareAddr{0: nil, 0x8100<<16 | 100: nil, 0x8100<<16 | 101: nil, 0x88a8<<16 | 100: nil}, vlans))
+		must(t, p.interfaces.set(loopback, 0, ownMAC, flags(false, vlans)))
 	}
 	plain := packet4(t, layers.IPProtocolTCP, front4)
 	six := packet6(t, layers.IPProtocolUDP, front6)
@@ -288,7 +288,7 @@ func TestVLANsThatAreAttachedAreSteered(t *testing.T) {
 
 func TestAnUnknownInterfacePassesEverything(t *testing.T) {
 	p := newTestProgram(t, false)
-	must(t, p.maps.Interfaces.Delete(uint32(loopback)))
+	must(t, p.maps.steer.Interfaces.Delete(uint32(loopback)))
 	if action, verdict := run(t, p, packet4(t, layers.IPProtocolTCP, front4)); action != xdpPass || verdict != Verdicts {
 		t.Errorf("action %d, counted as %v", action, verdict)
 	}

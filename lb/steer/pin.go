@@ -127,37 +127,6 @@ func checkBPFFS(dir string) error {
 	}
 }
 
-// openPinned returns the link pinned at path, with p's program under it. It returns
-// nil if there is none, or none that fits: such a link is removed.
-func openPinned(path string, in Interface, pins []pinned, p *Program) (link.Link, error) {
-	if err := followRename(path, in, pins); err != nil {
-		return nil, err
-	}
-	l, err := openPin(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if reusable(l, in) {
-		prog, err := p.program(in)
-		if err != nil {
-			return nil, errors.Join(err, l.Close()) // the last program stays attached
-		}
-		if err = l.Update(prog); err == nil {
-			return l, nil
-		}
-		// A link is not updated across program types or when the driver's
-		// settings have changed: make a new link.
-	}
-	err = errors.Join(l.Unpin(), l.Close())
-	if err != nil {
-		return nil, fmt.Errorf("remove pinned link %s: %w", path, err)
-	}
-	return nil, nil
-}
-
 // followRename moves the pin of an interface that has been renamed since to path, the pin's
 // new name.
 func followRename(path string, in Interface, pins []pinned) error {
@@ -267,43 +236,6 @@ func isHere(l link.Link, index int) bool {
 	}
 	dev, err := netlink.LinkByIndex(index)
 	return err == nil && dev.Attrs().Xdp != nil && dev.Attrs().Xdp.ProgId == uint32(info.Program)
-}
-
-// DetachOthers takes the program of an earlier process off the interfaces of the calling
-// thread's network namespace to which p is not attached: they were configured then. It
-// returns their indices. pinDir is that of the attachments, "" is DefaultPinDir.
-func (p *Program) DetachOthers(pinDir string) (indices []int, err error) {
-	if pinDir == "" {
-		pinDir = DefaultPinDir
-	}
-	ns, err := netnsInode()
-	if err != nil {
-		return nil, err
-	}
-	if err := checkBPFFS(pinDir); err != nil {
-		return nil, nil // then nothing can be pinned there
-	}
-
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, err = walkPins(pinDir, func(path string, l link.Link) error {
-		index := linkIfIndex(l)
-		kept := slices.ContainsFunc(p.attached, func(a *Attachment) bool {
-			return a.IfIndex == index || a.innerIndex() == index
-		})
-		if kept || !ofNetns(path, ns) {
-			return nil
-		}
-		if err := detachPinned(l); err != nil {
-			return fmt.Errorf("detach from interface %d: %w", index, err)
-		}
-		indices = append(indices, index)
-		return nil
-	})
-	if len(indices) > 0 {
-		_ = os.Remove(pinDir) // if it was the last
-	}
-	return indices, err
 }
 
 // detachPinned detaches a pinned link, and removes the pin.

@@ -11,22 +11,20 @@ import (
 // xdpDrop is XDP_DROP.
 const xdpDrop = 1
 
-// Refresh puts the program of an attachment on every receive queue that the interface has now.
+// refresh puts the program of an attachment on every receive queue that the interface has now.
 // Queues that a veth gets while a program is attached are without it (veth_enable_range_safe in
 // drivers/net/veth.c), and their packets go to the kernel. The driver goes through the queues
 // when the program is replaced, and a link takes only another program for a replacement. The
 // one in between drops packets: the kernel would answer them with RST.
-func (p *Program) Refresh(a *Attachment) error {
+func (l links) refresh(a *Attachment) error {
 	if a.Hook != XDP || a.Mode != Native {
 		return nil // its program is not with the queues
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	prog, err := p.program(a.asked())
+	prog, err := l.programs.of(a.asked())
 	if err != nil {
 		return err
 	}
-	between, err := dropProgram(!p.programs.noFrags.Load())
+	between, err := dropProgram(!l.programs.noFrags.Load())
 	if err != nil {
 		return fmt.Errorf("refresh the program of interface %d: %w%s", a.IfIndex, err, loadErrorHint(err))
 	}

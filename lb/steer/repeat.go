@@ -16,13 +16,13 @@ const bpfFlagIPv6 = 1 << 7
 
 // repeatSpec is the spec of the programs that read the flow table, over the maps of the
 // steering program.
-func (p *Program) repeatSpec() (*ebpf.CollectionSpec, map[string]*ebpf.Map, error) {
+func (ps *programs) repeatSpec() (*ebpf.CollectionSpec, map[string]*ebpf.Map, error) {
 	spec, err := loadRepeat()
 	if err != nil {
 		return nil, nil, err
 	}
-	shared := p.sharedMaps()
-	maps.Copy(shared, p.config.Flows)
+	shared := ps.maps.byName()
+	maps.Copy(shared, ps.flows)
 	for name, m := range spec.Maps {
 		if name == ".rodata" {
 			continue
@@ -44,9 +44,9 @@ func (p *Program) repeatSpec() (*ebpf.CollectionSpec, map[string]*ebpf.Map, erro
 func LoadsInOrder(arch string) bool { return slices.Contains([]string{"386", "amd64", "s390x"}, arch) }
 
 // loadRepeat loads the XDP program that forwards by the flow table.
-func (p *Program) loadRepeat() (*ebpf.Program, error) {
-	prog, err := p.withFrags(func(frags bool) (*ebpf.Program, error) {
-		spec, shared, err := p.repeatSpec()
+func (ps *programs) loadRepeat() (*ebpf.Program, error) {
+	prog, err := ps.withFrags(func(frags bool) (*ebpf.Program, error) {
+		spec, shared, err := ps.repeatSpec()
 		if err != nil {
 			return nil, err
 		}
@@ -71,8 +71,8 @@ func (p *Program) loadRepeat() (*ebpf.Program, error) {
 }
 
 // loadIngress loads the TCX program; flag reports whether bpf_l4_csum_replace knows BPF_F_IPV6.
-func (p *Program) loadIngress(flag bool) (*ebpf.Program, error) {
-	spec, shared, err := p.repeatSpec()
+func (ps *programs) loadIngress(flag bool) (*ebpf.Program, error) {
+	spec, shared, err := ps.repeatSpec()
 	if err != nil {
 		return nil, err
 	}

@@ -207,7 +207,7 @@ func repeatsNothingUnawaited(t *testing.T, r *flowRig) {
 	must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
 	ahead := uint64(now.Nano()) + uint64(time.Minute)
 	for until, want := range map[until]bool{{}: false, {Hold: ahead}: false, {Follow: ahead - 2*uint64(time.Minute)}: false, {Follow: ahead}: true} {
-		must(t, r.p.until.Set(until))
+		must(t, r.p.maps.until.Set(until))
 		for i := range r.hooks {
 			if _, forwarded := r.run(t, &r.hooks[i], packet, 0); forwarded != want {
 				t.Errorf("%s: until %+v: forwarded %v", r.hooks[i].name, until, forwarded)
@@ -217,7 +217,7 @@ func repeatsNothingUnawaited(t *testing.T, r *flowRig) {
 	for _, hold := range []time.Duration{0, time.Minute} {
 		must(t, r.p.Hold(hold))
 		var u until
-		must(t, r.p.until.Get(&u))
+		must(t, r.p.maps.until.Get(&u))
 		if left := time.Duration(u.Follow - uint64(now.Nano())); left < max(hold, followAtLeast) || (hold == 0) != (u.Hold == 0) {
 			t.Errorf("hold for %v: %+v, %v from now", hold, u, left)
 		}
@@ -231,7 +231,7 @@ func leavesDoubtToTheProcess(t *testing.T, r *flowRig) {
 	s := segment{frame: packet, l4: 34}
 	s.makeAlike(&flowCase{flowKind: flowKind{proto: unix.IPPROTO_UDP}})
 	for _, lives := range []bool{false, true} {
-		if must(t, r.p.until.Set(awaited)); lives {
+		if must(t, r.p.maps.until.Set(awaited)); lives {
 			must(t, r.p.Hold(time.Hour))
 		}
 		for i := range r.hooks {
@@ -254,11 +254,11 @@ func steersOthers(t *testing.T, r *flowRig) {
 	} {
 		var want [Verdicts]uint64
 		for i, prog := range append([]*ebpf.Program{steering(r, r.p)}, r.programs()...) {
-			before, err := r.p.slotCounters(0)
+			before, err := r.p.counters.slot(0)
 			must(t, err)
 			_, err = prog.Run(&ebpf.RunOptions{Data: packet, DataOut: make([]byte, 256)})
 			must(t, err)
-			got, err := r.p.slotCounters(0)
+			got, err := r.p.counters.slot(0)
 			must(t, err)
 			for v := range got {
 				got[v] -= before[v]

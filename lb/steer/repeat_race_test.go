@@ -89,7 +89,7 @@ func TestNoPacketTakesAnotherFlowsRecipe(t *testing.T) {
 
 // stalling is the XDP program with some time between two words of a recipe.
 func (r *flowRig) stalling(loops uint32) *ebpf.Program {
-	spec, shared, err := r.p.repeatSpec()
+	spec, shared, err := r.p.programs.repeatSpec()
 	must(r, err)
 	must(r, spec.Variables[repeatVarStall].Set(loops))
 	var programs struct {

@@ -166,20 +166,20 @@ var awaited = until{Hold: ^uint64(0), Follow: ^uint64(0)}
 
 func (r *flowRig) loadXDP() {
 	r.p = closed(r, load(r, Config{Flows: r.maps}))
-	must(r, r.p.until.Set(awaited))
-	must(r, r.p.setInterface(loopback, 0, ownMAC, 0))
+	must(r, r.p.maps.until.Set(awaited))
+	must(r, r.p.interfaces.set(loopback, 0, ownMAC, 0))
 	vlans := map[VLAN]net.HardwareAddr{0: ownMAC}
 	for _, tag := range arriving {
 		vlans[VLAN(tag)] = ownMAC
 	}
-	must(r, r.p.setVLANs(loopback, nil, vlans))
-	repeat, err := r.p.programs.repeat.get(r.p.loadRepeat)
+	must(r, r.p.interfaces.setVLANs(loopback, nil, vlans))
+	repeat, err := r.p.programs.repeat.get(r.p.programs.loadRepeat)
 	must(r, err)
 	r.hooks = []hook{{name: "xdp", prog: repeat}}
 }
 
 func (r *flowRig) loadTCX() {
-	with, err := r.p.ingress()
+	with, err := r.p.programs.ingress()
 	if errors.Is(err, unix.EINVAL) {
 		r.Log("the kernel has no TCX")
 		return
@@ -188,7 +188,7 @@ func (r *flowRig) loadTCX() {
 	if r.sums = knowsIPv6Sums(); r.sums {
 		r.hooks = append(r.hooks, hook{name: "tcx", prog: with, tcx: true})
 	}
-	without, err := r.p.loadIngress(false)
+	without, err := r.p.programs.loadIngress(false)
 	must(r, err)
 	r.Cleanup(func() { without.Close() })
 	r.hooks = append(r.hooks, hook{name: "tcx without BPF_F_IPV6", prog: without, tcx: true, direct: true})
@@ -202,8 +202,8 @@ func (r *flowRig) within(t *testing.T) *flowRig {
 	in.syncNextHops()
 	t.Cleanup(func() {
 		*in.state = state
-		must(t, in.p.until.Set(awaited))
-		must(t, in.p.setInterface(loopback, 0, ownMAC, 0))
+		must(t, in.p.maps.until.Set(awaited))
+		must(t, in.p.interfaces.set(loopback, 0, ownMAC, 0))
 	})
 	return &in
 }

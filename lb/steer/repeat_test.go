@@ -111,7 +111,7 @@ func (r *flowRig) compare(t *rapid.T, h *hook, c *flowCase, s *segment, ref conn
 	if c.vlans {
 		flags = interfaceVLANs
 	}
-	must(r, r.p.setInterface(loopback, 0, ownMAC, flags))
+	must(r, r.p.interfaces.set(loopback, 0, ownMAC, flags))
 	port, device := c.port, c.port
 	if rigTags[port] != 0 {
 		device = 1

@@ -3,7 +3,6 @@ package steer
 import (
 	"errors"
 	"fmt"
-	"math"
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
@@ -49,8 +48,8 @@ var ErrTCX = errors.New("hook tcx")
 
 // attachTCX attaches the steering program to the inner end of the interface's veth pair,
 // and then the TCX program to the interface.
-func (p *Program) attachTCX(in Interface, name string) (_ *Attachment, err error) {
-	if err := p.checkTCX(in); err != nil {
+func (l links) attachTCX(in Interface, name string) (_ *Attachment, err error) {
+	if err := l.checkTCX(in); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTCX, err)
 	}
 	inner, err := netlink.LinkByIndex(in.Inner)
@@ -59,11 +58,11 @@ func (p *Program) attachTCX(in Interface, name string) (_ *Attachment, err error
 	}
 	below := in
 	below.Index, below.Hook, below.Mode, below.Steers = in.Inner, XDP, Native, true // they have been looked up
-	down, err := p.attachHook(below, inner.Attrs().Name)
+	down, err := l.attachHook(below, inner.Attrs().Name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrTCX, inner.Attrs().Name, err)
 	}
-	a, err := p.attachHook(in, name)
+	a, err := l.attachHook(in, name)
 	if err != nil {
 		return nil, errors.Join(err, down.end(true))
 	}
@@ -72,8 +71,8 @@ func (p *Program) attachTCX(in Interface, name string) (_ *Attachment, err error
 }
 
 // checkTCX refuses arrangements in which packets would be lost or misread.
-func (p *Program) checkTCX(in Interface) error {
-	err := p.TCX()
+func (l links) checkTCX(in Interface) error {
+	err := l.programs.tcx()
 	switch {
 	case err != nil:
 		return err
@@ -92,51 +91,19 @@ func (p *Program) checkTCX(in Interface) error {
 	return nil
 }
 
-// TCX is nil if interfaces may have the TCX hook, and else says why not. A kernel before 6.6
-// loads the program too, as of a classifier, and refuses to attach it.
-func (p *Program) TCX() error {
-	prog, err := p.ingress()
-	if err != nil {
-		return err
-	}
-	// No interface has this number: a kernel with TCX says so.
-	_, err = link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachTCXIngress})
-	if errors.Is(err, ebpf.ErrNotSupported) {
-		return err
-	}
-	return nil
-}
-
-// Steers waits until the program is loaded for the interfaces that a TCX program redirects to.
-func (p *Program) Steers() error {
-	_, err := p.steer()
-	return err
-}
-
-// program is the program for an interface.
-func (p *Program) program(in Interface) (*ebpf.Program, error) {
-	switch {
-	case in.Hook == TCX:
-		return p.ingress()
-	case in.Steers:
-		return p.steer()
-	}
-	return p.xdp()
-}
-
 // newTCX makes a TCX link before all other programs of the interface.
-func (p *Program) newTCX(ifindex int) (link.Link, error) {
-	prog, err := p.ingress()
+func (l links) newTCX(ifindex int) (link.Link, error) {
+	prog, err := l.programs.ingress()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTCX, err)
 	}
-	l, err := link.AttachTCX(link.TCXOptions{
+	made, err := link.AttachTCX(link.TCXOptions{
 		Interface: ifindex, Program: prog, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w%s", ErrTCX, err, loadErrorHint(err))
 	}
-	return l, nil
+	return made, nil
 }
 
 // removeOtherHook detaches the program that an earlier process has pinned at the other hook

@@ -88,7 +88,7 @@ func TestTCXIsAttachedBeforeOtherPrograms(t *testing.T) {
 	if !a.Pinned || a.Adopted || a.Hook != TCX || a.Mode != Native || !a.Attached() {
 		t.Errorf("attachment %+v", a)
 	}
-	ingress, err := p.ingress()
+	ingress, err := p.programs.ingress()
 	must(t, err)
 	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 2 || ids[0] != programID(t, ingress) {
 		t.Errorf("programs %v, want %v first", ids, programID(t, ingress))
@@ -135,7 +135,7 @@ func TestARestartAdoptsThePinnedTCXLink(t *testing.T) {
 	if !a.Adopted || !a.inner.Adopted {
 		t.Errorf("attachment %+v, inner end %+v", a, a.inner)
 	}
-	ingress, err := second.ingress()
+	ingress, err := second.programs.ingress()
 	must(t, err)
 	if ids := tcxPrograms(t, w.dev.Index); len(ids) != 1 || ids[0] != programID(t, ingress) {
 		t.Errorf("programs %v", ids)
@@ -223,7 +223,7 @@ func TestTCXReplacesAGuardWithoutAGap(t *testing.T) {
 	to := netip.AddrPortFrom(node4, 5353)
 	must(t, p.AddFrontend(to, unix.IPPROTO_UDP, 0))
 	must(t, p.Hold(time.Hour))
-	must(t, p.noteSocket(0, 0, true))
+	must(t, p.sockets.note(0, 0, true))
 	in := tcxOn(t, w, dir)
 	inner, err := netlink.LinkByIndex(in.Inner)
 	must(t, err)

@@ -93,7 +93,7 @@ func load(t testing.TB, cfg Config) *Program {
 
 // steering is the steering program of p.
 func steering(t interface{ Fatalf(string, ...any) }, p *Program) *ebpf.Program {
-	prog, err := p.steer()
+	prog, err := p.programs.steer()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
