@@ -68,8 +68,9 @@ func (r *recorder) allows(service types.UID) bool {
 	return l.Allow()
 }
 
-// start records Events until ctx ends; the returned function waits for that.
-func (r *recorder) start(ctx context.Context) (wait func()) {
+// start records Events until stop is called, also those of the last writes, after the end of ctx.
+func (r *recorder) start(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var task sync.WaitGroup
 	task.Go(func() {
 		pace := rate.NewLimiter(eventsPerSecond, 2*eventsPerSecond)
@@ -84,5 +85,5 @@ func (r *recorder) start(ctx context.Context) (wait func()) {
 			}
 		}
 	})
-	return task.Wait
+	return func() { cancel(); task.Wait() }
 }
