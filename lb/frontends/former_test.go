@@ -216,3 +216,38 @@ func TestFlowsOfAServiceThatLosesFrontendsAreNotTheKernels(t *testing.T) {
 		t.Errorf("settled: %v", removed)
 	}
 }
+
+// A frontend may be a Service's again before its connections are looked for: the route of the node's
+// own clients then stays, and so do their connections.
+func TestConnectionsOfTheNodesClientsGoOnWithTheirFrontend(t *testing.T) {
+	s := newSet(t)
+	at := netip.MustParseAddrPort("203.0.113.9:80")
+	w := s.cfg.Flows.Worker(0)
+	w.Online()
+	ref, _ := w.Create(&conntrack.NewFlow{
+		Client: conntrack.MakeKey(netip.AddrPortFrom(node4, 4000), at, header.ProtoTCP), Mode: conntrack.ModeNAT,
+		Endpoint: netip.MustParseAddrPort("10.0.0.1:80"), SNAT: node4, PortLo: 61000, PortHi: 61010,
+	})
+	w.Offline()
+	if ref == 0 {
+		t.Fatal("no flow")
+	}
+	k := table.MakeKey(at, header.ProtoTCP)
+	due := map[table.Key]*formerFrontend{k: {unrouted: true}}
+	svc := table.Service{
+		Name: "ns/a", Pools: []table.Pool{{}},
+		Frontends: []table.Frontend{{AddrPort: at, Proto: header.ProtoTCP, Kind: table.LoadBalancer}},
+	}
+	for _, back := range []bool{true, false} {
+		put, del := []table.Service{svc}, []string(nil)
+		if !back {
+			put, del = nil, []string{svc.Name}
+		}
+		if _, err := s.cfg.Tables.Apply(put, del); err != nil {
+			t.Fatal(err)
+		}
+		if s.look(t.Context(), due, nil); s.cfg.Flows.Conn(ref).Aborted() == back {
+			t.Errorf("a Service has the frontend again: %v: the connection is ended: %v", back, !back)
+		}
+	}
+}

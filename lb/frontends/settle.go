@@ -133,7 +133,7 @@ func (s *Set) look(ctx context.Context, due map[table.Key]*formerFrontend, datag
 			if !x.unrouted || s.cfg.Flows.Conn(r).Aborted() {
 				break
 			}
-			if routes.Local(key.Src().Addr()) {
+			if routes.Local(key.Src().Addr()) && s.cfg.Tables.Load().Lookup(&k) == nil { // now: its route stays
 				s.cfg.Flows.Abort(r, s.cfg.Flows.Tick())
 			}
 		case datagrams[k] && s.cfg.Tables.Load().Lookup(&k) == nil: // now: a Service that has it again makes flows
