@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,7 +57,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
 	c, err := load(t, "--node-name=n", "--manifests=/m", "-i", "a,b", "--interface=c", "--admin-socket=/s",
 		"--set=interfaces[1].mode=native", "--set=interfaces[3].name=d", "--set=nodePortAddresses=[10.0.0.0/8, fd00::/8]", "--set=snat={addresses: [192.0.2.1], ports: 61000}",
-		"--set=hostVeth.mark=0x20", "--set=protectedPorts[0]=22", "--set", "workers.cpus=4-5", "--set=conntrack.path=", "--set=logging.level=debug", "--set=logging.level=warn",
+		"--set=hostVeth.mark=0x20", "--set=protectedPorts=[22]", "--set", "workers.cpus=4-5", "--set=conntrack.path=", "--set=logging.level=debug", "--set=logging.level=warn",
 		"--set=announce.peers[0].address=192.0.2.9")
 	if err != nil {
 		t.Fatal(err)
@@ -249,4 +250,28 @@ func FuzzSetting(f *testing.F) {
 			t.Error("neither a configuration nor an error")
 		}
 	})
+}
+
+// A setting of an element changes no other of a list that is the default, and a setting of a field with
+// an anchor none of those that refer to it.
+func TestASettingKeepsWhatIsBesideIt(t *testing.T) {
+	t.Setenv("NODE_NAME", "")
+	name := filepath.Join(t.TempDir(), "weir.yaml")
+	text := "apiVersion: weir.dev/v1alpha1\nkind: WeirConfiguration\ndrain: {notReadySeconds: &n 7, timeoutSeconds: *n}\n" +
+		"interfaces:\n- &a {name: eth0, mode: native}\n- *a\n"
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := load(t, "-c", name, "--set=drain.notReadySeconds=5", "--set=interfaces[0].name=eth1", "--set=protectedPorts[1]=443", "--set=protectedPorts[3]=80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Drain.NotReadySeconds != 5 || c.Drain.TimeoutSeconds != 7 || c.Interfaces[0].Name != "eth1" || c.Interfaces[1].Name != "eth0" {
+		t.Errorf("an alias has changed: %+v, %+v", c.Drain, c.Interfaces)
+	}
+	want := slices.Clone(Default().ProtectedPorts)
+	want[1] = 443
+	if want = append(want, 80); !slices.Equal(c.ProtectedPorts, want) {
+		t.Errorf("ports %v, want %v", c.ProtectedPorts, want)
+	}
 }

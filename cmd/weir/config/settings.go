@@ -41,18 +41,19 @@ func mapping(content ...*yaml.Node) *yaml.Node {
 
 // set puts a setting into the tree of a file, and notes its origin.
 func (d *decoder) set(root *yaml.Node, s setting) {
-	n := root
+	n, at := root, ""
 	for _, name := range strings.FieldsFunc(strings.ReplaceAll(s.path, "[", ".["), func(r rune) bool { return r == '.' }) {
 		if n.Kind == yaml.AliasNode {
 			*n = *cloned(n.Alias, 0) // the anchor is another field's
 		}
+		detach(root, n)
 		index, isIndex := strings.CutPrefix(name, "[")
 		if isNull(n) {
 			*n = yaml.Node{Kind: yaml.MappingNode, Line: n.Line}
 			if isIndex {
-				n.Kind = yaml.SequenceNode
+				n.Kind, n.Content = yaml.SequenceNode, defaultList(at)
 			}
-			d.given[n] = s.origin
+			d.mark(n, s.origin)
 		}
 		next := element(n, index)
 		if !isIndex {
@@ -62,10 +63,48 @@ func (d *decoder) set(root *yaml.Node, s setting) {
 			d.errs = append(d.errs, &FieldError{Origin: s.origin, Path: s.path, Msg: fmt.Sprintf("there is no %s in %s", strings.Trim(name, "[]"), describe(n))})
 			return
 		}
-		n = next
+		n, at = next, strings.TrimPrefix(at+"."+name, ".")
 	}
+	detach(root, n)
 	*n = *s.value
 	d.mark(n, s.origin)
+}
+
+// defaultList are the elements of a list by default, nil for none.
+func defaultList(path string) []*yaml.Node {
+	data, err := Default().Marshal()
+	var doc yaml.Node
+	if err != nil || yaml.Unmarshal(data, &doc) != nil {
+		return nil
+	}
+	n := doc.Content[0]
+	for name := range strings.SplitSeq(path, ".") {
+		i := keyAt(n, name)
+		if i < 0 {
+			return nil
+		}
+		n = n.Content[i+1]
+	}
+	return n.Content
+}
+
+// detach gives the aliases of n in a tree a copy of it.
+func detach(root, n *yaml.Node) {
+	if n.Anchor == "" {
+		return
+	}
+	was := cloned(n, 0)
+	n.Anchor = ""
+	var follow func(*yaml.Node)
+	follow = func(x *yaml.Node) {
+		if x.Alias == n {
+			x.Alias = was
+		}
+		for _, c := range x.Content {
+			follow(c)
+		}
+	}
+	follow(root)
 }
 
 // field is the value of a field of n, null where there is none yet, and nil if n is no mapping.
