@@ -198,8 +198,8 @@ func play(bytes []byte) error {
 	}
 	g.flush()
 	s := g.store
-	if s.Stats() != (Stats{}) || len(s.services)+len(s.slices)+len(s.nodes)+len(s.addrs)+len(s.skipReasons)+len(g.consumer) != 0 {
-		return fmt.Errorf("left behind: %+v %v %v %v %v %v", s.Stats(), s.services, s.slices, s.nodes, s.addrs, s.skipReasons)
+	if s.Stats() != (Stats{}) || len(s.services)+len(s.slices)+len(s.nodes.byName)+len(s.nodes.byAddr)+len(s.skipReasons)+len(g.consumer) != 0 {
+		return fmt.Errorf("left behind: %+v %v %v %v %v %v", s.Stats(), s.services, s.slices, s.nodes.byName, s.nodes.byAddr, s.skipReasons)
 	}
 	return nil
 }

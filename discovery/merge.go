@@ -146,7 +146,7 @@ func (m *merging) port(svc *Service, i int) (otherFamily Families) {
 	out := make([]topology.Endpoint, len(all))
 	for i := range all {
 		e := &m.sources[all[i].source].endpoints[all[i].index]
-		if nd := s.resolve(&out[i], e, all[i].port); nd.fault != "" && !m.warned[nd] {
+		if nd := s.nodes.resolve(&out[i], e, all[i].port); nd.fault != "" && !m.warned[nd] {
 			m.warned[nd] = true
 			svc.Warnings = append(svc.Warnings, "Node "+nd.name+": "+nd.fault)
 		}
@@ -200,8 +200,8 @@ func compareCandidates(a, b candidate) int {
 }
 
 // resolve fills in an endpoint with the data of the node, and returns the node.
-func (s *Store) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) *node {
-	nd, inferred := s.locate(e)
+func (ns *nodes) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) *node {
+	nd, inferred := ns.locate(e)
 	out.AddrPort = netip.AddrPortFrom(e.addr, port)
 	out.Ready = e.state&ready != 0
 	out.Serving = e.state&serving != 0
@@ -216,7 +216,7 @@ func (s *Store) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) *
 	if e.hints != nil {
 		out.HintZones, out.HintNodes = e.hints.zones, e.hints.nodes
 	}
-	out.Labels = s.labels(nd, e)
+	out.Labels = nd.labelsOf(e)
 	return nd
 }
 

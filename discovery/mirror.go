@@ -53,10 +53,10 @@ func (s *Store) mirror(svc *service) {
 		s.unmirror(svc)
 		return
 	}
-	svc.mirrored = s.mirrorSlices(svc)
+	svc.mirrored = s.parser.mirrored(svc, s.opts.MaxMirrored)
 	for _, d := range svc.mirrored {
 		s.stats.RefusedEndpoints += d.refused
-		s.addUse(svc, d, 1)
+		s.nodes.addUse(svc, d, 1)
 	}
 	s.stats.Mirrored++
 }
@@ -68,15 +68,15 @@ func (s *Store) unmirror(svc *service) {
 	}
 	for _, d := range svc.mirrored {
 		s.stats.RefusedEndpoints -= d.refused
-		s.addUse(svc, d, -1)
+		s.nodes.addUse(svc, d, -1)
 	}
 	s.stats.Mirrored--
 	svc.mirrored, svc.warnings = nil, nil
 }
 
-// mirrorSlices turns svc's Endpoints into slices, a slice for each canonical subset, and
-// sets svc.warnings. It never returns nil.
-func (s *Store) mirrorSlices(svc *service) []*sliceData {
+// mirrored turns svc's Endpoints into slices, a slice for each canonical subset of at most most
+// addresses, and sets svc.warnings. It never returns nil.
+func (p sliceParser) mirrored(svc *service, most int) []*sliceData {
 	ep := svc.endpoints
 	object := "Endpoints " + ep.Namespace + "/" + ep.Name
 	svc.warnings = nil
@@ -87,39 +87,39 @@ func (s *Store) mirrorSlices(svc *service) []*sliceData {
 	skipped := 0
 	for _, sub := range repack(ep.Subsets) {
 		d := &sliceData{svc: svc, name: fmt.Sprintf("%s-%d", ep.Name, len(out))}
-		s.mirrorPorts(d, object, sub.ports)
+		p.mirroredPorts(d, object, sub.ports)
 		for i, a := range sub.addresses {
-			if len(d.endpoints) >= s.opts.MaxMirrored {
+			if len(d.endpoints) >= most {
 				skipped += len(sub.addresses) - i
 				break
 			}
-			s.mirrorAddress(d, object, a)
+			p.mirroredAddress(d, object, a)
 		}
 		d.addOmittedCount(object)
 		out = append(out, d)
 	}
 	if skipped > 0 {
 		svc.warnings = append(svc.warnings, fmt.Sprintf(
-			"%s: at most %d addresses of a subset are mirrored: %d were skipped", object, s.opts.MaxMirrored, skipped))
+			"%s: at most %d addresses of a subset are mirrored: %d were skipped", object, most, skipped))
 	}
 	return out
 }
 
-func (s *Store) mirrorPorts(d *sliceData, object string, ports []mirrorPort) {
-	for _, p := range ports {
-		at := "subsets.ports[" + quote(p.name) + "]"
+func (p sliceParser) mirroredPorts(d *sliceData, object string, ports []mirrorPort) {
+	for _, q := range ports {
+		at := "subsets.ports[" + quote(q.name) + "]"
 		switch {
-		case p.number < 1 || p.number > 65535:
-			d.addError(object, invalidInt(at+".port", int(p.number), portRange))
-		case !knownProtocol(p.protocol):
-			d.addError(object, notSupported(at+".protocol", p.protocol, protocols))
+		case q.number < 1 || q.number > 65535:
+			d.addError(object, invalidInt(at+".port", int(q.number), portRange))
+		case !knownProtocol(q.protocol):
+			d.addError(object, notSupported(at+".protocol", q.protocol, protocols))
 		default:
-			d.ports = append(d.ports, slicePort{portID{s.intern.string(p.name), s.intern.string(p.protocol)}, uint16(p.number)})
+			d.ports = append(d.ports, slicePort{portID{p.intern.string(q.name), p.intern.string(q.protocol)}, uint16(q.number)})
 		}
 	}
 }
 
-func (s *Store) mirrorAddress(d *sliceData, object string, a mirrorAddress) {
+func (p sliceParser) mirroredAddress(d *sliceData, object string, a mirrorAddress) {
 	addr, reason := checkAddr(a.ip)
 	if reason != "" {
 		d.refused++
@@ -131,7 +131,7 @@ func (s *Store) mirrorAddress(d *sliceData, object string, a mirrorAddress) {
 		e.state |= ready
 	}
 	if a.node != "" {
-		e.node = s.nodeNamed(a.node)
+		e.node = p.nodes.named(a.node)
 	}
 	d.endpoints = append(d.endpoints, e)
 }

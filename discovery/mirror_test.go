@@ -85,7 +85,7 @@ func TestMirroringFollowsItsConditions(t *testing.T) {
 		wantWeb(t, s, step.want)
 	}
 	s.DeleteService("default", "web")
-	if s.Flush(); s.Stats() != (Stats{}) || len(s.services)+len(s.slices)+len(s.nodes)+len(s.addrs) != 0 {
+	if s.Flush(); s.Stats() != (Stats{}) || len(s.services)+len(s.slices)+len(s.nodes.byName)+len(s.nodes.byAddr) != 0 {
 		t.Errorf("something is left: %+v", s.Stats())
 	}
 }

@@ -191,8 +191,8 @@ func TestInferenceWorksForSlicesAndManyServices(t *testing.T) {
 		s.DeleteSlice("default", name)
 	}
 	s.DeleteNode("n2")
-	if s.Flush(); len(s.addrs)+len(s.nodes)+len(s.services) != 0 {
-		t.Errorf("left: %d places, %d nodes, %d services", len(s.addrs), len(s.nodes), len(s.services))
+	if s.Flush(); len(s.nodes.byAddr)+len(s.nodes.byName)+len(s.services) != 0 {
+		t.Errorf("left: %d places, %d nodes, %d services", len(s.nodes.byAddr), len(s.nodes.byName), len(s.services))
 	}
 }
 

@@ -101,8 +101,14 @@ func (d *sliceData) addOmittedCount(object string) {
 	}
 }
 
-// parseSlice takes the valid parts of a slice and complains of the rest.
-func (s *Store) parseSlice(obj *discoveryv1.EndpointSlice) *sliceData {
+// sliceParser reads slices, with names and nodes shared among all endpoints.
+type sliceParser struct {
+	intern *interner
+	nodes  *nodes
+}
+
+// slice takes the valid parts of a slice and complains of the rest.
+func (p sliceParser) slice(obj *discoveryv1.EndpointSlice) *sliceData {
 	d := &sliceData{name: strings.Clone(obj.Name)}
 	object := "EndpointSlice " + obj.Namespace + "/" + obj.Name
 	switch obj.AddressType {
@@ -115,11 +121,11 @@ func (s *Store) parseSlice(obj *discoveryv1.EndpointSlice) *sliceData {
 		d.addError(object, notSupported("addressType", string(obj.AddressType), `"FQDN", "IPv4", "IPv6"`))
 		return d
 	}
-	s.parsePorts(d, object, obj.Ports)
+	p.ports(d, object, obj.Ports)
 	d.endpoints = make([]sliceEndpoint, 0, len(obj.Endpoints))
 	second := "" // the first address that is passed over
 	for i := range obj.Endpoints {
-		e, reason := s.parseEndpoint(&obj.Endpoints[i], obj.AddressType, i)
+		e, reason := p.endpoint(&obj.Endpoints[i], obj.AddressType, i)
 		if reason != "" {
 			d.refused++
 			d.addError(object, reason)
@@ -137,27 +143,27 @@ func (s *Store) parseSlice(obj *discoveryv1.EndpointSlice) *sliceData {
 	return d
 }
 
-// parsePorts takes the ports that a Service port can be matched with.
-func (s *Store) parsePorts(d *sliceData, object string, ports []discoveryv1.EndpointPort) {
+// ports takes the ports that a Service port can be matched with.
+func (p sliceParser) ports(d *sliceData, object string, ports []discoveryv1.EndpointPort) {
 	seen, unset := make(map[portID]bool, len(ports)), 0
 	for i := range ports {
-		p := &ports[i]
+		q := &ports[i]
 		at := index("ports", i)
 		sp := slicePort{portID: portID{protocol: string(corev1.ProtocolTCP)}}
-		if p.Name != nil {
-			sp.name = s.intern.string(*p.Name)
+		if q.Name != nil {
+			sp.name = p.intern.string(*q.Name)
 		}
-		if p.Protocol != nil && *p.Protocol != "" {
-			sp.protocol = s.intern.string(string(*p.Protocol))
+		if q.Protocol != nil && *q.Protocol != "" {
+			sp.protocol = p.intern.string(string(*q.Protocol))
 		}
 		switch {
-		case p.Port == nil:
+		case q.Port == nil:
 			if unset++; unset == 1 {
 				d.warnings = append(d.warnings, object+": "+at+".port: not set, which means all ports: skipped, as kube-proxy does")
 			}
 			continue
-		case *p.Port < 1 || *p.Port > 65535:
-			d.addError(object, invalidInt(at+".port", int(*p.Port), portRange))
+		case *q.Port < 1 || *q.Port > 65535:
+			d.addError(object, invalidInt(at+".port", int(*q.Port), portRange))
 			continue
 		case !knownProtocol(sp.protocol):
 			d.addError(object, notSupported(at+".protocol", sp.protocol, protocols))
@@ -166,7 +172,7 @@ func (s *Store) parsePorts(d *sliceData, object string, ports []discoveryv1.Endp
 			d.addError(object, duplicate(at+".name", sp.name))
 			continue
 		}
-		sp.port = uint16(*p.Port)
+		sp.port = uint16(*q.Port)
 		seen[sp.portID] = true
 		d.ports = append(d.ports, sp)
 	}
@@ -175,9 +181,9 @@ func (s *Store) parsePorts(d *sliceData, object string, ports []discoveryv1.Endp
 	}
 }
 
-// parseEndpoint takes an endpoint, or returns the reason why not. Of several addresses the
+// endpoint takes an endpoint, or returns the reason why not. Of several addresses the
 // first counts: they are said to be fungible.
-func (s *Store) parseEndpoint(e *discoveryv1.Endpoint, family discoveryv1.AddressType, i int) (sliceEndpoint, string) {
+func (p sliceParser) endpoint(e *discoveryv1.Endpoint, family discoveryv1.AddressType, i int) (sliceEndpoint, string) {
 	at := index("endpoints", i) + ".addresses"
 	if len(e.Addresses) == 0 {
 		return sliceEndpoint{}, at + ": Required value: must contain at least 1 address"
@@ -197,8 +203,8 @@ func (s *Store) parseEndpoint(e *discoveryv1.Endpoint, family discoveryv1.Addres
 	}
 	out := sliceEndpoint{
 		addr:  addr,
-		hints: s.intern.hintsOf(e.Hints),
-		extra: s.intern.extraLabelsOf(e.DeprecatedTopology),
+		hints: p.intern.hintsOf(e.Hints),
+		extra: p.intern.extraLabelsOf(e.DeprecatedTopology),
 		state: conditions(&e.Conditions),
 	}
 	name := e.DeprecatedTopology[topology.LabelHostname]
@@ -206,13 +212,13 @@ func (s *Store) parseEndpoint(e *discoveryv1.Endpoint, family discoveryv1.Addres
 		name = *e.NodeName
 	}
 	if name != "" {
-		out.node = s.nodeNamed(name)
+		out.node = p.nodes.named(name)
 	}
 	zone := e.DeprecatedTopology[topology.LabelZone]
 	if e.Zone != nil && *e.Zone != "" {
 		zone = *e.Zone
 	}
-	out.zone = s.intern.string(zone)
+	out.zone = p.intern.string(zone)
 	return out, ""
 }
 
@@ -221,15 +227,6 @@ func (d *sliceData) equal(o *sliceData) bool {
 	return d.name == o.name && d.refused == o.refused && d.fqdn == o.fqdn &&
 		slices.Equal(d.ports, o.ports) && slices.Equal(d.endpoints, o.endpoints) &&
 		slices.Equal(d.errors, o.errors) && slices.Equal(d.warnings, o.warnings)
-}
-
-// forgetUnused drops nodes that were made for a version that is not kept.
-func (s *Store) forgetUnused(d *sliceData) {
-	for i := range d.endpoints {
-		if nd := d.endpoints[i].node; nd != nil {
-			s.dropNode(nd)
-		}
-	}
 }
 
 const protocols = `"SCTP", "TCP", "UDP"`

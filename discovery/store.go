@@ -4,7 +4,6 @@ package discovery
 
 import (
 	"maps"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,9 +50,8 @@ type Store struct {
 	intern      interner
 	services    map[ServiceName]*service
 	slices      map[objectName]*sliceData
-	nodes       map[string]*node
-	addrs       map[netip.Addr]*addrIndex
-	noNode      node // of endpoints whose node nobody knows
+	nodes       nodes
+	parser      sliceParser
 	skipReasons map[skippedObject]string
 	others      map[ServiceName]struct{} // Services of other proxies
 	stats       Stats
@@ -61,8 +59,7 @@ type Store struct {
 
 	dirty       []*service
 	self        *Node // as last handed out
-	selfChanged bool
-	synced      bool // told by MarkSynced
+	synced      bool  // told by MarkSynced
 	syncChanged bool
 	scratch     []candidate
 }
@@ -70,56 +67,25 @@ type Store struct {
 // objectName is the namespace and name of any object.
 type objectName = ServiceName
 
-// service is all data of a Service name.
-type service struct {
-	name      ServiceName
-	spec      *spec // nil: no such Service, or not ours
-	good      goodSpec
-	slices    map[string]*sliceData
-	endpoints *corev1.Endpoints
-	mirrored  []*sliceData // of endpoints, while they are served
-	warnings  []string     // about the mirrored endpoints
-	out       *Service     // as last handed out
-	queued    bool
-
-	use      Use
-	matches  [][]match // of spec's ports, between weigh and merge
-	demand   demand
-	demanded int64  // created, as of demand
-	tooLarge string // why it is beyond the limits of a Service, "" if it is not
-	noRoom   string // why the stores have no room for it, "" if they have
-}
-
-// goodSpec is a Service as it last was without errors.
-type goodSpec struct {
-	spec *spec           // nil: it never was
-	obj  *corev1.Service // of which spec is made
-}
-
-// of returns the spec for another version of the same Service, nil if obj is another of the name.
-func (g goodSpec) of(obj *corev1.Service) *spec {
-	if g.spec == nil || g.obj.UID != obj.UID {
-		return nil
-	}
-	return g.spec
-}
-
 // NewStore returns an empty Store.
 func NewStore(opts Options) *Store {
 	if opts.MaxMirrored <= 0 {
 		opts.MaxMirrored = maxMirrored
 	}
-	return &Store{
+	s := &Store{
 		opts:        opts,
 		services:    make(map[ServiceName]*service),
 		slices:      make(map[objectName]*sliceData),
-		nodes:       make(map[string]*node),
-		addrs:       make(map[netip.Addr]*addrIndex),
 		skipReasons: make(map[skippedObject]string),
 		others:      make(map[ServiceName]struct{}),
-		selfChanged: opts.NodeName != "",
 		demands:     demands{limits: opts.Limits, byNamespace: make(map[string]demand)},
 	}
+	s.nodes = nodes{
+		self: opts.NodeName, selfChanged: opts.NodeName != "", queue: s.queue, intern: &s.intern,
+		byName: make(map[string]*node), byAddr: make(addrIndex),
+	}
+	s.parser = sliceParser{&s.intern, &s.nodes}
+	return s
 }
 
 // Stats returns the counters.
@@ -218,16 +184,16 @@ func (s *Store) SetSlice(obj *discoveryv1.EndpointSlice) {
 		return
 	}
 	svc := s.serviceNamed(ServiceName{obj.Namespace, owner})
-	d := s.parseSlice(obj)
+	d := s.parser.slice(obj)
 	d.svc = svc
 	old := s.slices[id]
 	if old != nil && old.svc == svc && old.equal(d) {
-		s.forgetUnused(d)
+		s.nodes.forgetUnused(d)
 		return
 	}
 	// The new slice is counted before the old slice is released, so that a node that both
 	// name is not forgotten in between.
-	s.addUse(svc, d, 1)
+	s.nodes.addUse(svc, d, 1)
 	s.detach(id)
 	s.slices[id] = d
 	if svc.slices == nil {
@@ -272,7 +238,7 @@ func (s *Store) detach(id objectName) *sliceData {
 	delete(s.slices, id)
 	delete(d.svc.slices, d.name)
 	s.count(d, -1)
-	s.addUse(d.svc, d, -1)
+	s.nodes.addUse(d.svc, d, -1)
 	return d
 }
 
@@ -311,6 +277,12 @@ func (s *Store) DeleteEndpoints(namespace, name string) {
 	s.queue(svc)
 }
 
+// SetNode adds or replaces a Node.
+func (s *Store) SetNode(n *corev1.Node) { s.nodes.set(n) }
+
+// DeleteNode removes a Node. Endpoints that name it stay where they are.
+func (s *Store) DeleteNode(name string) { s.nodes.remove(name) }
+
 // MarkSynced says that the source has told all that it knew at start: the
 // next Flush, and all after it, say so too.
 func (s *Store) MarkSynced() {
@@ -333,10 +305,10 @@ func (s *Store) Flush() *Update {
 	}
 	clear(s.dirty)
 	s.dirty = s.dirty[:0]
-	if s.selfChanged {
-		s.selfChanged = false
+	if s.nodes.selfChanged {
+		s.nodes.selfChanged = false
 		self := &Node{Node: topology.Node{Name: s.opts.NodeName}}
-		if nd := s.nodes[self.Name]; nd != nil {
+		if nd := s.nodes.byName[self.Name]; nd != nil {
 			self.Labels, self.Addresses = nd.labels, nd.host
 		}
 		if s.self == nil || !maps.Equal(s.self.Labels, self.Labels) || !slices.Equal(s.self.Addresses, self.Addresses) {

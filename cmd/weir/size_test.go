@@ -28,7 +28,6 @@ type size struct{ methods, files int }
 var largeTypes = map[string]size{
 	"cmd/weir/api/Client":     {29, 9},
 	"cmd/weir/doctor/patient": {34, 9},
-	"discovery/Store":         {54, 7},
 	"lb/table/Table":          {27, 9},
 	"lb/worker/Worker":        {60, 17},
 	"lb/worker/flows":         {58, 21},
