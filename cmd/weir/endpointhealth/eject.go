@@ -73,6 +73,15 @@ func (m *Monitor) ejected(p place) bool {
 	return s != nil && s.ejected
 }
 
+// outBeside reports whether an endpoint takes of the room of another: it is ejected, or, where that one
+// is not ejected yet, may be in a moment.
+func (m *Monitor) outBeside(p, other place) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, x := m.suspects[p], m.suspects[other]
+	return s != nil && (s.ejected || s.verifying && (x == nil || !x.ejected))
+}
+
 // WarmsUp reports whether an endpoint of a Service has come back from an ejection a short time ago.
 func (m *Monitor) WarmsUp(name discovery.ServiceName) bool {
 	m.mu.Lock()
@@ -285,7 +294,7 @@ func (m *Monitor) room(svc *discovery.Service, p place) bool {
 		if !e.Ready || e.AddrPort.Addr().Is4() != p.at.Addr().Is4() {
 			continue
 		}
-		out := e.AddrPort == p.at || m.ejected(place{p.service, p.port, p.protocol, e.AddrPort})
+		out := e.AddrPort == p.at || m.outBeside(place{p.service, p.port, p.protocol, e.AddrPort}, p)
 		ready++
 		if out {
 			ejected++

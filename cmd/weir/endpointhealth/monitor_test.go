@@ -182,6 +182,26 @@ func TestEjectionsAreBounded(t *testing.T) {
 	})
 }
 
+// The bound holds, too, for endpoints that fail at the same time, as those of a bad release.
+func TestEjectionsAtOnceAreBounded(t *testing.T) {
+	for endpoints, want := range map[int]int{1: 0, 2: 1, 3: 1, 4: 2, 5: 2} {
+		inFalseTime(t, aService(endpoints, "TCP"), func(b *bench) {
+			for i := range endpoints {
+				b.dead[addressOf(i+1)] = true
+				for range consecutiveFailures {
+					b.cfg.Attempts.Unanswered(uint32(i+1), 1)
+				}
+			}
+			for range 3 {
+				time.Sleep(2 * lookEvery)
+				if got := b.out(); len(got) != want {
+					t.Errorf("%v of %d are ejected, want %d", got, endpoints, want)
+				}
+			}
+		})
+	}
+}
+
 // The attack: a client has attempts to an endpoint fail at will, by SYNs whose answers find no way to it.
 // The endpoint answers the node, or other clients between: it is not ejected, and is asked once in a while.
 func TestAForgedFloodEjectsNoEndpointThatWorks(t *testing.T) {
