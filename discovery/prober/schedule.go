@@ -19,9 +19,9 @@ import (
 const (
 	// PerSecond is the number of probes in a second.
 	PerSecond = 2000
-	// InFlight is the number of probes at the same time, and inFlightOfGroup that of a group.
-	InFlight        = 512
-	inFlightOfGroup = InFlight / 4
+	// InFlight is the number of probes at the same time. A group has at most a third of what others leave
+	// free, as ports of a switch share its buffer: a quarter alone, and some is free however many ask.
+	InFlight = 512
 	// burst is how many probes may begin at once.
 	burst = PerSecond / 20
 	// firstWithin is the time in which an endpoint is probed at first.
@@ -239,7 +239,7 @@ func (s *Scheduler) begin(ctx context.Context, probes *sync.WaitGroup, now time.
 		if wait := t.due.Sub(now); wait > 0 {
 			return max(dueEvery, wait)
 		}
-		if t.group.inFlight >= inFlightOfGroup {
+		if s.room(t.group) == 0 {
 			heap.Pop(&s.queue)
 			t.group.waiting = append(t.group.waiting, t)
 			continue
@@ -253,6 +253,12 @@ func (s *Scheduler) begin(ctx context.Context, probes *sync.WaitGroup, now time.
 		probes.Go(func() { s.do(ctx, t) })
 	}
 	return time.Hour // until it is woken
+}
+
+// room is how many more probes of a group may begin. One always may, so that none waits for others.
+// Preconditions: s.mu is held.
+func (s *Scheduler) room(g *group) int {
+	return max(0, max(1, (InFlight-s.inFlight+2)/3)-g.inFlight)
 }
 
 // do probes a target once.
@@ -273,13 +279,13 @@ func (s *Scheduler) done(t *target, err error, began, now time.Time) (changed bo
 	full := s.inFlight == InFlight
 	s.inFlight--
 	t.group.inFlight--
-	for len(t.group.waiting) > 0 {
+	for room := s.room(t.group); len(t.group.waiting) > 0 && room > 0; {
 		next := t.group.waiting[0]
 		t.group.waiting = t.group.waiting[1:]
 		if s.targets[next.key()] == next { // not gone meanwhile
 			heap.Push(&s.queue, next)
 			full = true
-			break
+			room--
 		}
 	}
 	if full {

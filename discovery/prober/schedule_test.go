@@ -14,6 +14,9 @@ import (
 	"github.com/weirlb/weir/discovery/probe"
 )
 
+// inFlightOfGroup are the probes in flight of a group that is alone.
+const inFlightOfGroup = InFlight / 4
+
 func check(t *testing.T, text string) *probe.Check {
 	t.Helper()
 	c, errs, _ := probe.Parse("check", text)
@@ -147,6 +150,56 @@ func TestBounds(t *testing.T) {
 		}
 		if _, stretched, _ := s.Load(); stretched < 5000/(PerSecond*(1-reserve))-0.01 {
 			t.Errorf("stretched by %v", stretched)
+		}
+	})
+}
+
+// Authors of several namespaces together do not take all the room for probes, and have it again when
+// others end.
+func TestSlowGroupsLeaveRoom(t *testing.T) {
+	var mu sync.Mutex
+	flying, most, begun := 0, 0, 0
+	victim := address(1 << 20)
+	run(t, nothing, func(_ context.Context, c *probe.Check, at netip.AddrPort) error {
+		mu.Lock()
+		if at == victim {
+			begun++
+		}
+		flying++
+		most = max(most, flying)
+		mu.Unlock()
+		if at != victim {
+			time.Sleep(c.Timeout)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		flying--
+		return nil
+	}, func(s *Scheduler) {
+		slow := check(t, "{tcpSocket: {}, periodSeconds: 1, timeoutSeconds: 60}")
+		for g := range 16 {
+			var many []Target
+			for i := range 1000 {
+				many = append(many, Target{address(g<<16 + i), slow})
+			}
+			s.Set(fmt.Sprintf("attacker%d/a", g), fmt.Sprintf("attacker%d", g), many)
+		}
+		time.Sleep(10 * time.Second)
+		s.Set("ns/b", "ns", []Target{{victim, check(t, "{tcpSocket: {}, periodSeconds: 1}")}})
+		time.Sleep(30 * time.Second)
+		mu.Lock()
+		if begun < 29 {
+			t.Errorf("%d probes of another author in 30 s", begun)
+		}
+		mu.Unlock()
+		for g := 1; g < 16; g++ {
+			s.Set(fmt.Sprintf("attacker%d/a", g), fmt.Sprintf("attacker%d", g), nil)
+		}
+		time.Sleep(5 * time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if flying < inFlightOfGroup-1 {
+			t.Errorf("%d probes in flight of a group that is alone", flying)
 		}
 	})
 }
