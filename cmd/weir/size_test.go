@@ -26,7 +26,6 @@ type size struct{ methods, files int }
 
 // largeTypes are those above the limits, with their sizes: they may shrink, and not grow.
 var largeTypes = map[string]size{
-	"cmd/weir/api/Client":     {29, 9},
 	"cmd/weir/doctor/patient": {34, 9},
 	"lb/table/Table":          {27, 9},
 	"lb/worker/Worker":        {60, 17},

@@ -78,5 +78,5 @@ func addressRoutes(src Source) []route {
 
 // ExplainAddress asks whether the node announces an address.
 func (c *Client) ExplainAddress(ctx context.Context, address netip.Addr) (*AddressExplanation, error) {
-	return get[AddressExplanation](ctx, c, "/v1/explain/address", url.Values{"address": {address.String()}})
+	return get[AddressExplanation](ctx, c.daemon, "/v1/explain/address", url.Values{"address": {address.String()}})
 }

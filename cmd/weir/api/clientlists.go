@@ -13,12 +13,23 @@ import (
 
 // Services asks for a Service, or for all with "".
 func (c *Client) Services(ctx context.Context, service string) (*ServiceList, error) {
-	return get[ServiceList](ctx, c, "/v1/services", named(service))
+	return get[ServiceList](ctx, c.daemon, "/v1/services", named(service))
 }
 
 // Endpoints asks for the endpoints of a Service, or for all with "".
 func (c *Client) Endpoints(ctx context.Context, service string) (*EndpointList, error) {
-	return get[EndpointList](ctx, c, "/v1/endpoints", named(service))
+	return get[EndpointList](ctx, c.daemon, "/v1/endpoints", named(service))
+}
+
+// EachService calls f for every Service, with a value that is reused. The whole list is never
+// in memory.
+func (c *Client) EachService(ctx context.Context, f func(*ServiceState) error) error {
+	return each(ctx, c.daemon, "/v1/services", "services", "", f)
+}
+
+// EachEndpoint is EachService for the endpoints of a Service.
+func (c *Client) EachEndpoint(ctx context.Context, service string, f func(*EndpointState) error) error {
+	return each(ctx, c.daemon, "/v1/endpoints", "endpoints", service, f)
 }
 
 func named(service string) url.Values {
@@ -38,14 +49,14 @@ func (c *Client) Connections(ctx context.Context, filter *FlowFilter, limit int,
 		v.Set("after", strconv.FormatUint(uint64(after), 10))
 	}
 	const path = "/v1/connections"
-	res, err := c.open(ctx, http.MethodGet, path, v)
+	res, err := c.daemon.open(ctx, http.MethodGet, path, v)
 	if err != nil {
 		return nil, err
 	}
 	defer res.Body.Close()
 	l := &ConnectionList{}
 	if err := l.read(json.NewDecoder(res.Body), f); err != nil {
-		return nil, fmt.Errorf("%s: answer to %s: %w", c.socket, path, err)
+		return nil, fmt.Errorf("%s: answer to %s: %w", c.daemon.socket, path, err)
 	}
 	return l, nil
 }
@@ -98,26 +109,26 @@ func (c *Client) CountConnections(ctx context.Context, filter *FlowFilter, by st
 	v := filter.values()
 	v.Set("by", by)
 	v.Set("limit", strconv.Itoa(limit))
-	return get[ConnectionCount](ctx, c, "/v1/connections/count", v)
+	return get[ConnectionCount](ctx, c.daemon, "/v1/connections/count", v)
 }
 
 // KillConnections removes the connections that match.
 func (c *Client) KillConnections(ctx context.Context, filter *FlowFilter) (*Killed, error) {
-	return send[Killed](ctx, c, http.MethodPost, "/v1/connections/kill", filter.values())
+	return send[Killed](ctx, c.daemon, http.MethodPost, "/v1/connections/kill", filter.values())
 }
 
 // LogLevel asks for the level of the log, and changes it first unless level is "".
 func (c *Client) LogLevel(ctx context.Context, level string) (*LogLevel, error) {
 	if level == "" {
-		return get[LogLevel](ctx, c, "/v1/log-level", nil)
+		return get[LogLevel](ctx, c.daemon, "/v1/log-level", nil)
 	}
-	return send[LogLevel](ctx, c, http.MethodPut, "/v1/log-level", url.Values{"level": {level}})
+	return send[LogLevel](ctx, c.daemon, http.MethodPut, "/v1/log-level", url.Values{"level": {level}})
 }
 
 // Profile writes a profile to w.
 func (c *Client) Profile(ctx context.Context, w io.Writer, kind string, length time.Duration) error {
 	v := url.Values{"kind": {kind}, "seconds": {strconv.Itoa(max(1, int(length.Seconds())))}}
-	res, err := c.open(ctx, http.MethodGet, "/v1/profile", v)
+	res, err := c.daemon.open(ctx, http.MethodGet, "/v1/profile", v)
 	if err != nil {
 		return err
 	}

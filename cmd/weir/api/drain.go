@@ -88,16 +88,16 @@ func undoing(handle func(http.ResponseWriter, *http.Request, bool)) http.Handler
 
 // Drains asks for the drains that an operator has asked for.
 func (c *Client) Drains(ctx context.Context) (*Drains, error) {
-	return get[Drains](ctx, c, "/v1/drains", nil)
+	return get[Drains](ctx, c.daemon, "/v1/drains", nil)
 }
 
 // DrainEndpoints drains endpoints, or ends that.
 func (c *Client) DrainEndpoints(ctx context.Context, endpoints []string, undo bool) (*Drains, error) {
 	v := url.Values{"endpoints": {strings.Join(endpoints, ",")}, "undo": {strconv.FormatBool(undo)}}
-	return send[Drains](ctx, c, http.MethodPost, "/v1/drains/endpoints", v)
+	return send[Drains](ctx, c.daemon, http.MethodPost, "/v1/drains/endpoints", v)
 }
 
 // DrainSelf drains the node, or ends that.
 func (c *Client) DrainSelf(ctx context.Context, undo bool) (*Drains, error) {
-	return send[Drains](ctx, c, http.MethodPost, "/v1/drains/self", url.Values{"undo": {strconv.FormatBool(undo)}})
+	return send[Drains](ctx, c.daemon, http.MethodPost, "/v1/drains/self", url.Values{"undo": {strconv.FormatBool(undo)}})
 }

@@ -95,5 +95,5 @@ func (c *Client) Events(ctx context.Context, f *EventFilter) (*EventList, error)
 	if f.Limit != 0 {
 		v.Set("limit", strconv.Itoa(f.Limit))
 	}
-	return get[EventList](ctx, c, "/v1/events", v)
+	return get[EventList](ctx, c.daemon, "/v1/events", v)
 }

@@ -1,9 +1,6 @@
 package api
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -15,7 +12,7 @@ import (
 // the socket gets, and does not compete with those clients for the answers that are given one
 // at a time.
 func NewLocalClient(src Source) *Client {
-	return &Client{socket: "this process", http: &http.Client{Transport: local{Handler(src)}}}
+	return &Client{daemon{socket: "this process", http: &http.Client{Transport: local{Handler(src)}}}}
 }
 
 // local is a transport to a handler.
@@ -90,69 +87,4 @@ func (a *localAnswer) WriteHeader(code int) {
 func (a *localAnswer) Write(b []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	return a.body.Write(b)
-}
-
-// EachService calls f for every Service, with a value that is reused. The whole list is never
-// in memory.
-func (c *Client) EachService(ctx context.Context, f func(*ServiceState) error) error {
-	return each(ctx, c, "/v1/services", "services", "", f)
-}
-
-// EachEndpoint is EachService for the endpoints of a Service.
-func (c *Client) EachEndpoint(ctx context.Context, service string, f func(*EndpointState) error) error {
-	return each(ctx, c, "/v1/endpoints", "endpoints", service, f)
-}
-
-func each[T any](ctx context.Context, c *Client, path, list, service string, f func(*T) error) error {
-	res, err := c.open(ctx, http.MethodGet, path, named(service))
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if err := eachOf(json.NewDecoder(res.Body), list, f); err != nil {
-		return fmt.Errorf("%s: answer to %s: %w", c.socket, path, err)
-	}
-	return nil
-}
-
-// eachOf reads an object, and calls f for each element of a field.
-func eachOf[T any](d *json.Decoder, list string, f func(*T) error) error {
-	if _, err := d.Token(); err != nil {
-		return err
-	}
-	var v T
-	for d.More() {
-		name, err := d.Token()
-		if err != nil {
-			return err
-		}
-		if name != list {
-			if err := d.Decode(new(json.RawMessage)); err != nil {
-				return err
-			}
-			continue
-		}
-		if _, err := d.Token(); err != nil {
-			return err
-		}
-		for d.More() {
-			var zero T
-			v = zero
-			if err := d.Decode(&v); err != nil {
-				return err
-			}
-			if err := f(&v); err != nil {
-				return err
-			}
-		}
-		if _, err := d.Token(); err != nil {
-			return err
-		}
-	}
-	if _, err := d.Token(); errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	} else if err != nil {
-		return err
-	}
-	return nil
 }

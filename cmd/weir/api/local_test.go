@@ -23,7 +23,7 @@ func (*brokenSource) ServiceStates(string) (Stream, error) {
 func TestLocalClientGetsTheSameAnswers(t *testing.T) {
 	src := &fakeSource{status: exampleStatus()}
 	remote, local := NewClient(serve(t, src)), NewLocalClient(src)
-	defer remote.http.CloseIdleConnections()
+	defer remote.daemon.http.CloseIdleConnections()
 	want, err := remote.Services(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)

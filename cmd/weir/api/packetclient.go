@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strconv"
 )
@@ -21,7 +20,7 @@ func (c *Client) Drops(ctx context.Context, match *DropFilter) (*DropList, error
 			v.Set("prefix", match.Prefix.String())
 		}
 	}
-	return get[DropList](ctx, c, "/v1/drops", v)
+	return get[DropList](ctx, c.daemon, "/v1/drops", v)
 }
 
 func set(v url.Values, name, value string) {
@@ -46,13 +45,13 @@ func (q *PacketQuery) values() url.Values {
 // Capture asks for packets as a pcapng file, which grows until a bound is reached or ctx
 // ends. It returns when the capture has begun; the caller closes the result.
 func (c *Client) Capture(ctx context.Context, q *PacketQuery) (io.ReadCloser, error) {
-	return c.stream(ctx, "/v1/capture", q.values())
+	return c.daemon.stream(ctx, "/v1/capture", q.values())
 }
 
 // Live asks for packets and calls each for every one until a bound is reached, each fails,
 // or ctx ends, which is no error.
 func (c *Client) Live(ctx context.Context, q *PacketQuery, each func(*Live) error) error {
-	body, err := c.stream(ctx, "/v1/trace/live", q.values())
+	body, err := c.daemon.stream(ctx, "/v1/trace/live", q.values())
 	if err != nil {
 		return err
 	}
@@ -64,28 +63,10 @@ func (c *Client) Live(ctx context.Context, q *PacketQuery, each func(*Live) erro
 		case errors.Is(err, io.EOF), ctx.Err() != nil:
 			return nil
 		case err != nil:
-			return fmt.Errorf("%s: %w", c.socket, err)
+			return fmt.Errorf("%s: %w", c.daemon.socket, err)
 		}
 		if err := each(&l); err != nil {
 			return err
 		}
 	}
-}
-
-// stream returns an answer that may take any time.
-func (c *Client) stream(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
-	u := url.URL{Scheme: "http", Host: "weir", Path: path, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	patient := http.Client{Transport: c.http.Transport}
-	res, err := patient.Do(req)
-	if err != nil {
-		return nil, c.explainError(err)
-	}
-	if res.StatusCode == http.StatusOK {
-		return res.Body, nil
-	}
-	return nil, failureOf(res)
 }

@@ -186,7 +186,7 @@ func serve(t *testing.T, src Source) (socket string) {
 func TestClientGetsWhatTheSourceSays(t *testing.T) {
 	src := &fakeSource{status: exampleStatus()}
 	c := NewClient(serve(t, src))
-	defer c.http.CloseIdleConnections()
+	defer c.daemon.http.CloseIdleConnections()
 	ctx := t.Context()
 
 	s, err := c.Status(ctx)
@@ -319,7 +319,7 @@ func TestListenLeavesTheSocketOfTheLiving(t *testing.T) {
 		t.Errorf("a second Listen: %v", err)
 	}
 	c := NewClient(socket)
-	defer c.http.CloseIdleConnections()
+	defer c.daemon.http.CloseIdleConnections()
 	if _, err := c.Status(t.Context()); err != nil {
 		t.Errorf("the first is disturbed: %v", err)
 	}
@@ -359,15 +359,15 @@ func TestClientSaysWhatFailedConnectionsMean(t *testing.T) {
 // not know a request.
 func TestClientSaysWhatIsNotFound(t *testing.T) {
 	c := NewClient(serve(t, &fakeSource{}))
-	defer c.http.CloseIdleConnections()
+	defer c.daemon.http.CloseIdleConnections()
 	if _, err := c.Services(t.Context(), "a/b"); !errors.Is(err, ErrNotFound) || err.Error() != "service a/b: not found" {
 		t.Errorf("%v", err)
 	}
 	const other = "the running Weir does not know GET /v1/later: it is of another version than this command"
-	if _, err := c.read(t.Context(), "/v1/later", nil); err == nil || errors.Is(err, ErrNotFound) || err.Error() != other {
+	if _, err := c.daemon.do(t.Context(), http.MethodGet, "/v1/later", nil); err == nil || errors.Is(err, ErrNotFound) || err.Error() != other {
 		t.Errorf("%v", err)
 	}
-	if _, err := c.stream(t.Context(), "/v1/later", nil); err == nil || err.Error() != other {
+	if _, err := c.daemon.stream(t.Context(), "/v1/later", nil); err == nil || err.Error() != other {
 		t.Errorf("%v", err)
 	}
 }

@@ -127,11 +127,11 @@ func TestStuckReaderHoldsNobodyUp(t *testing.T) {
 			fmt.Fprintf(stuck, "GET %s HTTP/1.1\r\nHost: weir\r\n\r\n", path)
 			<-src.begun
 			c := NewClient(socket)
-			defer c.http.CloseIdleConnections()
+			defer c.daemon.http.CloseIdleConnections()
 			if _, err := c.Status(t.Context()); err != nil {
 				t.Errorf("status beside a stuck reader: %v", err)
 			}
-			if _, err := c.read(t.Context(), path, nil); err == nil || !errors.Is(err, ErrTryAgain) || !strings.Contains(err.Error(), "root has 1 under way") {
+			if _, err := c.daemon.do(t.Context(), http.MethodGet, path, nil); err == nil || !errors.Is(err, ErrTryAgain) || !strings.Contains(err.Error(), "root has 1 under way") {
 				t.Errorf("a second answer beside a stuck reader: %v", err)
 			}
 			stuck.Close()
@@ -161,8 +161,8 @@ func TestStuckReaderIsGivenUp(t *testing.T) {
 	// place back before the connection is closed.
 	_, _ = io.Copy(io.Discard, stuck)
 	c := NewClient(socket)
-	defer c.http.CloseIdleConnections()
-	res, err := c.http.Get("http://weir/v1/frontends")
+	defer c.daemon.http.CloseIdleConnections()
+	res, err := c.daemon.http.Get("http://weir/v1/frontends")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func (b *broken) Explain(context.Context, ExplainQuery) (Stream, error) {
 
 func TestClientTakesNoPartForTheWhole(t *testing.T) {
 	c := NewClient(serve(t, &broken{}))
-	defer c.http.CloseIdleConnections()
+	defer c.daemon.http.CloseIdleConnections()
 	if raw, err := c.Explain(t.Context(), ExplainQuery{}); err == nil || !strings.Contains(err.Error(), "ended its answer to /v1/explain early") {
 		t.Errorf("%d bytes, %v", len(raw), err)
 	}

@@ -263,7 +263,7 @@ func (c *Client) Trace(ctx context.Context, q *TraceQuery) (*Trace, error) {
 	if q.Frame != nil {
 		v.Set("frame", hex.EncodeToString(q.Frame))
 		set(v, "interface", q.Interface)
-		return get[Trace](ctx, c, "/v1/trace", v)
+		return get[Trace](ctx, c.daemon, "/v1/trace", v)
 	}
 	set(v, "protocol", q.Protocol)
 	set(v, "source", q.Source.String())
@@ -275,5 +275,5 @@ func (c *Client) Trace(ctx context.Context, q *TraceQuery) (*Trace, error) {
 	if q.DontFragment {
 		v.Set("dontFragment", "true")
 	}
-	return get[Trace](ctx, c, "/v1/trace", v)
+	return get[Trace](ctx, c.daemon, "/v1/trace", v)
 }

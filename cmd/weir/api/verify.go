@@ -18,7 +18,7 @@ type Verification struct {
 // Verify asks the daemon to check the invariants of the flow table, which takes half a
 // second and more.
 func (c *Client) Verify(ctx context.Context) (*Verification, error) {
-	return get[Verification](ctx, c, "/v1/verify", nil)
+	return get[Verification](ctx, c.daemon, "/v1/verify", nil)
 }
 
 // verifyHandler admits a verification at a time: it does not rest, as other walks do.
