@@ -57,6 +57,19 @@ func (r *Report) Faults() (n int) {
 	return n
 }
 
+// add adds a finding.
+func (r *Report) add(v Verdict, subject, format string, args ...any) *Finding {
+	r.Findings = append(r.Findings, Finding{Verdict: v, Subject: subject, Fact: fmt.Sprintf(format, args...)})
+	return &r.Findings[len(r.Findings)-1]
+}
+
+// sort puts the worst findings first.
+func (r *Report) sort() {
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
+		return slices.Index(verdicts, a.Verdict) - slices.Index(verdicts, b.Verdict)
+	})
+}
+
 // patient is what is examined, with the findings so far.
 type patient struct {
 	cfg    *config.Configuration
@@ -66,12 +79,12 @@ type patient struct {
 	frontends []api.Frontend
 	drained   translate.DrainedSet // by weir drain
 	imagined  *imagined            // nil where Weir is running
+	paths     *survey
 	report    *Report
 }
 
 func (p *patient) add(v Verdict, subject, format string, args ...any) *Finding {
-	p.report.Findings = append(p.report.Findings, Finding{Verdict: v, Subject: subject, Fact: fmt.Sprintf(format, args...)})
-	return &p.report.Findings[len(p.report.Findings)-1]
+	return p.report.add(v, subject, format, args...)
 }
 
 // mend adds the command that mends a finding.
@@ -121,11 +134,12 @@ func examine(ctx context.Context, load loader, client *api.Client) (*Report, err
 	p.queues()
 	p.interrupts()
 	p.hugePages()
-	p.paths()
+	p.paths = newSurvey(p.attached(), p.frontends)
+	p.paths.judge(p.report)
 	p.sysctls()
 	p.clock()
 	p.kubeProxy(ctx)
-	p.sort()
+	p.report.sort()
 	return p.report, nil
 }
 
@@ -142,14 +156,8 @@ func shadow(ctx context.Context, load loader, client *api.Client) (*Report, erro
 		p.add(Fault, "kube-proxy", "there is nothing to compare with").
 			mend("run weir doctor in the host's network namespace, while kube-proxy runs")
 	}
-	p.sort()
+	p.report.sort()
 	return p.report, nil
-}
-
-func (p *patient) sort() {
-	slices.SortStableFunc(p.report.Findings, func(a, b Finding) int {
-		return slices.Index(verdicts, a.Verdict) - slices.Index(verdicts, b.Verdict)
-	})
 }
 
 // ask asks the running Weir for its state.

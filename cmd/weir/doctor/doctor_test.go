@@ -107,9 +107,10 @@ func TestPathsNarrowerThanTheClients(t *testing.T) {
 			"ip link set eth1 mtu 1520, or the annotation weir.dev/mss-clamp: auto"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := newPatient(nil)
-			p.judgePath(tt.to, netip.MustParseAddr("10.1.2.3"), tt.widest, "eth0", mtus)
-			if f := p.report.Findings[0]; f.Verdict != tt.want || f.Mend != tt.mend {
+			r := &Report{}
+			s := survey{mtus, map[path]netip.Addr{tt.to: netip.MustParseAddr("10.1.2.3")}}
+			s.judgePath(r, tt.to, tt.widest, "eth0")
+			if f := r.Findings[0]; f.Verdict != tt.want || f.Mend != tt.mend {
 				t.Errorf("got %+v", f)
 			}
 		})
@@ -200,7 +201,7 @@ func TestAttachedInterfacesAndThoseOfTheNextStart(t *testing.T) {
 		t.Errorf("before it is attached to any: %q", found(p))
 	}
 	p = newPatient(&api.Status{Interfaces: []api.Interface{{Name: "lo"}}})
-	if mtus := p.attachedMTUs(); len(mtus) != 1 || mtus["lo"] == 0 {
+	if mtus := mtusOf(p.attached()); len(mtus) != 1 || mtus["lo"] == 0 {
 		t.Errorf("MTUs of attached interfaces: %v", mtus)
 	}
 }

@@ -57,6 +57,17 @@ func attachedNames(s *api.Status) (names []string) {
 	return slices.Compact(names)
 }
 
+// attached are the names of the interfaces that Weir is attached to, or would be.
+func (p *patient) attached() (names []string) {
+	if p.status != nil {
+		return attachedNames(p.status)
+	}
+	for _, in := range p.cfg.Attached() {
+		names = append(names, in.Name)
+	}
+	return names
+}
+
 // offloads looks for offloads that change packets before XDP sees them. Weir switches them
 // off at the start; later another program may have switched them on.
 func (p *patient) offloads() {

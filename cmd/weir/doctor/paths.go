@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
 )
 
@@ -38,15 +39,36 @@ func outerHeaders(mode string, six bool) int {
 	return 0
 }
 
+// survey is how packets reach the endpoints, beside the interfaces that Weir is attached to.
+type survey struct {
+	mtus  map[string]int      // of the attached interfaces
+	paths map[path]netip.Addr // with an example of an endpoint
+}
+
+func newSurvey(attached []string, frontends []api.Frontend) *survey {
+	return &survey{mtus: mtusOf(attached), paths: endpointPaths(frontends)}
+}
+
+// mtusOf are the MTUs of interfaces, by name.
+func mtusOf(names []string) map[string]int {
+	mtus := map[string]int{}
+	for _, name := range names {
+		if dev, err := netlink.LinkByName(name); err == nil {
+			mtus[name] = dev.Attrs().MTU
+		}
+	}
+	return mtus
+}
+
 // endpointPaths groups the endpoints by path, with an example of each.
-func (p *patient) endpointPaths() map[path]netip.Addr {
+func endpointPaths(frontends []api.Frontend) map[path]netip.Addr {
 	type target struct {
 		addr netip.Addr
 		mode string
 	}
 	paths, seen, names := map[path]netip.Addr{}, map[target]bool{}, map[int]netlink.Link{}
-	for i := range p.frontends {
-		for _, e := range p.frontends[i].Endpoints {
+	for i := range frontends {
+		for _, e := range frontends[i].Endpoints {
 			ap, err := netip.ParseAddrPort(e.Address)
 			to := target{ap.Addr(), e.Mode}
 			if err != nil || seen[to] {
@@ -85,70 +107,50 @@ func pathTo(a netip.Addr, mode string, links map[int]netlink.Link) (path, bool) 
 	return to, true
 }
 
-// attachedMTUs are the MTUs of the interfaces that Weir is attached to, or would be.
-func (p *patient) attachedMTUs() map[string]int {
-	var names []string
-	if p.status != nil {
-		names = attachedNames(p.status)
-	} else {
-		for _, in := range p.cfg.Attached() {
-			names = append(names, in.Name)
-		}
-	}
-	mtus := map[string]int{}
-	for _, name := range names {
-		if dev, err := netlink.LinkByName(name); err == nil {
-			mtus[name] = dev.Attrs().MTU
-		}
-	}
-	return mtus
-}
-
-// paths compares the MTU of attached interfaces with those of the paths to endpoints: larger
+// judge compares the MTU of attached interfaces with those of the paths to endpoints: larger
 // packets of clients are not delivered until the client has taken the ICMP error into account.
-func (p *patient) paths() {
-	mtus := p.attachedMTUs()
+func (s *survey) judge(r *Report) {
 	widest, by := 0, ""
-	for _, name := range slices.Sorted(maps.Keys(mtus)) {
-		if mtus[name] > widest {
-			widest, by = mtus[name], name
+	for _, name := range slices.Sorted(maps.Keys(s.mtus)) {
+		if s.mtus[name] > widest {
+			widest, by = s.mtus[name], name
 		}
 	}
-	found := p.endpointPaths()
-	for _, to := range slices.SortedFunc(maps.Keys(found), func(a, b path) int {
+	for _, to := range slices.SortedFunc(maps.Keys(s.paths), func(a, b path) int {
 		return cmp.Or(cmp.Compare(a.iface, b.iface), cmp.Compare(a.mtu, b.mtu))
 	}) {
-		p.judgePath(to, found[to], widest, by, mtus)
+		s.judgePath(r, to, widest, by)
 	}
 }
 
-func (p *patient) judgePath(to path, example netip.Addr, widest int, by string, mtus map[string]int) {
-	_, attached := mtus[to.iface]
+func (s *survey) judgePath(r *Report, to path, widest int, by string) {
+	example := s.paths[to]
+	_, attached := s.mtus[to.iface]
 	subject := "path by " + to.iface
 	fact := fmt.Sprintf("endpoints such as %s take packets of %d bytes, and %s those of %d", example, to.mtu, by, widest)
 	switch {
 	case to.mtu >= widest:
-		p.add(OK, subject, "endpoints such as %s take packets of %d bytes", example, to.mtu)
+		r.add(OK, subject, "endpoints such as %s take packets of %d bytes", example, to.mtu)
 	case to.outer > 0:
-		p.add(Warning, subject, "%s: mode %s adds %d bytes", fact, to.mode, to.outer).
+		r.add(Warning, subject, "%s: mode %s adds %d bytes", fact, to.mode, to.outer).
 			mend("ip link set %s mtu %d, or the annotation weir.dev/mss-clamp: auto", to.iface, widest+to.outer)
 	case !attached:
 		// Pods have the MTU of their network, and their TCP announces it.
-		p.add(OK, subject, "%s: TCP of pods announces the smaller size", fact)
+		r.add(OK, subject, "%s: TCP of pods announces the smaller size", fact)
 	case to.mtu < min(widest, commonMTU):
-		p.add(Fault, subject, "%s: larger packets are lost where clients get no ICMP", fact).
+		r.add(Fault, subject, "%s: larger packets are lost where clients get no ICMP", fact).
 			mend("ip link set %s mtu %d", to.iface, widest)
 	default:
-		p.add(Warning, subject, "%s", fact).mend("ip link set %s mtu %d", to.iface, widest)
+		r.add(Warning, subject, "%s", fact).mend("ip link set %s mtu %d", to.iface, widest)
 	}
 }
 
 // behindKernel are the interfaces, beside those attached, that lead to endpoints in modes
 // whose answers come back through this node.
-func (p *patient) behindKernel() map[string]bool {
-	out, mtus := map[string]bool{}, p.attachedMTUs()
-	for to, example := range p.endpointPaths() {
-		if _, attached := mtus[to.iface]; !attached && to.iface != "lo" && to.outer == 0 && example.Is4() {
+func (s *survey) behindKernel() map[string]bool {
+	out := map[string]bool{}
+	for to, example := range s.paths {
+		if _, attached := s.mtus[to.iface]; !attached && to.iface != "lo" && to.outer == 0 && example.Is4() {
 			out[to.iface] = true
 		}
 	}

@@ -26,7 +26,7 @@ func (p *patient) sysctls() {
 	}
 	p.reversePath()
 	p.forwarding(hostveth.KernelEnd)
-	for name := range p.behindKernel() {
+	for name := range p.paths.behindKernel() {
 		p.forwarding(name)
 	}
 }
