@@ -118,7 +118,7 @@ func TestKubeWireDoctorComparesWithKubeProxy(t *testing.T) {
 		})
 	}
 	proxy := f.kubeProxy("iptables")
-	agree("iptables without Weir", "iptables", "--external-ips")
+	agree("iptables without Weir", "iptables", "--set", "externalIPs=true")
 	f.kill(proxy)
 	// A dead kube-proxy refuses what has an endpoint by now.
 	f.runPod("late", "edge-1", "later", 104)
@@ -132,7 +132,7 @@ func TestKubeWireDoctorComparesWithKubeProxy(t *testing.T) {
 	same[slices.Index(same, "later NodePort same 0")] = "later NodePort same 1"
 	f.kubeProxyCleanup()
 	proxy = f.kubeProxy("nftables")
-	agree("nftables without Weir", "nftables", "--external-ips")
+	agree("nftables without Weir", "nftables", "--set", "externalIPs=true")
 	f.start()
 	// Weir does not serve external IPs by default.
 	same = slices.DeleteFunc(same, func(s string) bool { return strings.Contains(s, "ExternalIP") })
