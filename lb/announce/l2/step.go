@@ -209,9 +209,9 @@ func (l *link) take(a netip.Addr, x *address, now time.Time) {
 	l.news.took = append(l.news.took, a)
 }
 
-// lose gives an address up at once.
+// lose gives an address up at once. Another host may take it: what was asked before counts no more.
 func (l *link) lose(a netip.Addr, x *address, why string) {
-	x.owned, x.release = false, time.Time{}
+	x.owned, x.release, x.probes = false, time.Time{}, 0
 	l.setGroup(a, x, false)
 	l.news.lost = append(l.news.lost, a)
 	l.news.why = why
