@@ -176,7 +176,7 @@ func (l *LB) Close() error {
 	}
 
 	if !l.workers.stop() {
-		return errors.Join(append(errs, ErrStalled, l.cache.save(l.flows, l.opened), l.restoreHost(), l.giveUpClaim())...)
+		return errors.Join(append(errs, ErrStalled, l.restoreHost(), l.cache.save(l.flows, l.opened), l.giveUpClaim())...)
 	}
 	for _, w := range l.workers.list {
 		errs = append(errs, w.Close())

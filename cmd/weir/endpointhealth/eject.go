@@ -46,6 +46,7 @@ type place struct {
 type suspect struct {
 	ejected   bool
 	verifying bool
+	proven    bool      // the node has reached it
 	times     int       // how often it was ejected in a row
 	since     time.Time // of ejected
 	until     time.Time // not ejected: the next connection of the node's own; ejected: the end
@@ -252,11 +253,14 @@ func (m *Monitor) verified(p place, err error, now time.Time) {
 		return
 	}
 	s.verifying = false
+	s.proven = s.proven || err == nil
 	switch {
 	case err == nil && s.ejected:
 		m.back(p, s, now, "comes back: it answers the node")
 	case err == nil:
 		s.until = now.Add(trust)
+	case s.ejected && !s.proven: // it may be the node alone that does not reach it: attempts decide again
+		m.back(p, s, now, "comes back: its time is over, and the node has never reached it")
 	default:
 		if !s.ejected {
 			s.ejected, s.since = true, now

@@ -114,6 +114,10 @@ func (b *bench) expect(t *testing.T, when string, want ...int) {
 // An endpoint is ejected for a growing time, and comes back when it answers the node.
 func TestEjection(t *testing.T) {
 	inFalseTime(t, aService(4, "TCP"), func(b *bench) {
+		b.fail(2, consecutiveFailures)
+		b.expect(t, "it answers the node")
+		time.Sleep(trust + time.Second)
+		b.cfg.Attempts.Answered(2)
 		b.dead[addressOf(2)] = true
 		b.fail(2, consecutiveFailures-1)
 		b.expect(t, "too few failures")
@@ -139,6 +143,25 @@ func TestEjection(t *testing.T) {
 			b.said[1] != "2 comes back: it answers the node" {
 			t.Errorf("%q", b.said)
 		}
+	})
+}
+
+// A firewall may keep the node from an endpoint that serves clients: its ejections end by time.
+func TestEjectionsEndWhereTheNodeReachesNothing(t *testing.T) {
+	inFalseTime(t, aService(4, "TCP"), func(b *bench) {
+		b.dead[addressOf(2)] = true
+		b.fail(2, consecutiveFailures)
+		b.expect(t, "attempts fail", 2)
+		time.Sleep(baseEjection + time.Second)
+		b.expect(t, "the first time is over")
+		time.Sleep(trust)
+		b.fail(2, 1)
+		b.expect(t, "attempts go on to fail", 2)
+		time.Sleep(baseEjection + time.Second)
+		b.expect(t, "the second time is longer", 2)
+		b.cfg.Attempts.Answered(2)
+		time.Sleep(baseEjection)
+		b.expect(t, "the second time is over")
 	})
 }
 

@@ -204,7 +204,14 @@ func (l *link) open(index int, mac hardware, local netip.Addr, now time.Time) {
 	l.fault, l.socket, l.members, l.index = "", s, m, index
 	l.ready, l.changed = now.Add(listenFor), true
 	l.greetSoon(now)
-	l.tasks.Go(func() { s.receive(l.hear) })
+	l.tasks.Go(func() {
+		s.receive(l.hear)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.socket == s { // it has ended by itself, and is opened again
+			l.index = -1
+		}
+	})
 }
 
 // shut ends on an interface that is gone, or another.
@@ -220,6 +227,7 @@ func (l *link) shut() {
 		}
 	}
 	clear(l.others)
+	clear(l.early)
 	l.changed = true
 	l.show()
 	l.report()

@@ -83,6 +83,7 @@ func (l *link) left(n *memberlist.Node) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.others, n.Name)
+	delete(l.early, n.Name)
 	l.changed = true
 	l.poke()
 }
