@@ -14,6 +14,7 @@ import (
 type Announcement struct {
 	Peers  []Peer
 	Routes []Advertised
+	Links  []Linked
 	Faults []*Fault
 	node   Node
 }
@@ -37,6 +38,8 @@ type Node struct {
 	Name string
 	// Routers is true if the node has routers that are no BGPPeers.
 	Routers bool
+	// Links is true if the node announces addresses by ARP and NDP.
+	Links bool
 	// ASN is the number of its autonomous system; 0: that of the BGPPeers.
 	ASN uint32
 	// Labels are those of the Node; nil: they are not known, and selectors may use Hostname alone.
@@ -74,6 +77,15 @@ func (c *Config) Announcement(n Node) *Announcement {
 		selected, err := n.selects(a.NodeSelectors)
 		if selected && err == nil {
 			err = out.advertise(c, &a)
+		}
+		if err != nil {
+			out.Faults = append(out.Faults, a.header.fault(err, false))
+		}
+	}
+	for _, a := range c.LinkAdvertisements {
+		selected, err := n.selects(a.NodeSelectors)
+		if selected && err == nil {
+			err = out.link(c, &a)
 		}
 		if err != nil {
 			out.Faults = append(out.Faults, a.header.fault(err, false))

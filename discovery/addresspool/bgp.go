@@ -303,12 +303,18 @@ func (c *Config) checkReferences() {
 		}
 		return false
 	})
-	for _, a := range c.Advertisements {
-		for i, name := range a.IPAddressPools {
+	missing := func(h *header, names []string) {
+		for i, name := range names {
 			if !slices.ContainsFunc(c.Pools, func(p Pool) bool { return p.Name == name }) {
-				c.Faults = append(c.Faults, a.header.fault(fmt.Errorf("spec.ipAddressPools[%d]: there is no pool %s", i, name), true))
+				c.Faults = append(c.Faults, h.fault(fmt.Errorf("spec.ipAddressPools[%d]: there is no pool %s", i, name), true))
 			}
 		}
+	}
+	for i := range c.Advertisements {
+		missing(c.Advertisements[i].header, c.Advertisements[i].IPAddressPools)
+	}
+	for i := range c.LinkAdvertisements {
+		missing(c.LinkAdvertisements[i].header, c.LinkAdvertisements[i].IPAddressPools)
 	}
 }
 

@@ -92,10 +92,12 @@ func (f *Fault) Unwrap() error { return f.Err }
 type Config struct {
 	Pools          []Pool
 	Advertisements []Advertisement
-	Peers          []Peer
-	Communities    map[string]string // alias: value
-	BFDProfiles    []BFDProfile
-	Faults         []*Fault
+	// LinkAdvertisements are the L2Advertisements.
+	LinkAdvertisements []LinkAdvertisement
+	Peers              []Peer
+	Communities        map[string]string // alias: value
+	BFDProfiles        []BFDProfile
+	Faults             []*Fault
 	// Skipped are the objects of other kinds.
 	Skipped []Skipped
 }
@@ -169,9 +171,7 @@ var kinds = map[string]map[string]func(*Config, *header) error{
 		"BGPPeer":          (*Config).peer,
 		"BFDProfile":       (*Config).bfdProfile,
 		"Community":        (*Config).community,
-		"L2Advertisement": func(*Config, *header) error {
-			return errors.New("kind: addresses are not announced by ARP and NDP; use a BGPAdvertisement")
-		},
+		"L2Advertisement":  (*Config).linkAdvertisement,
 		"AddressPool": func(*Config, *header) error {
 			return errors.New("spec.protocol: MetalLB has removed this kind in 0.14; use IPAddressPool and BGPAdvertisement")
 		},

@@ -61,7 +61,9 @@ func TestMetalLBObjectsAreUsedOrRefusedWithTheField(t *testing.T) {
 		{"BFDProfile", `"receiveInterval":1`, "spec.receiveInterval: must be between 50 and 60000"},
 		{"Community", `"communities":[{"name":"vpn","value":"1234:1"},{"name":"big","value":"large:1:2:4294967295"}]`, ""},
 		{"Community", `"communities":[{"name":"vpn","value":"1234"}]`, "spec.communities[0].value"},
-		{"L2Advertisement", `"ipAddressPools":["p"]`, "use a BGPAdvertisement"},
+		{"L2Advertisement", `"interfaces":["eth0"],"nodeSelectors":[{"matchLabels":{"kubernetes.io/hostname":"a"}}]`, ""},
+		{"L2Advertisement", `"serviceSelectors":[{"matchLabels":{"a":"b"}}]`, "spec.serviceSelectors"},
+		{"L2Advertisement", `"interface":"eth0"`, "interface"},
 		{"AddressPool", `"protocol":"layer2"`, "spec.protocol: MetalLB has removed"},
 	} {
 		t.Run(c.kind+" "+c.spec, func(t *testing.T) {
@@ -70,7 +72,7 @@ func TestMetalLBObjectsAreUsedOrRefusedWithTheField(t *testing.T) {
 			case c.want == "" && len(got.Faults) > 0:
 				t.Error(got.Faults[0])
 			case c.want == "":
-				if len(got.Pools)+len(got.Advertisements)+len(got.Peers)+len(got.BFDProfiles)+len(got.Communities) == 0 {
+				if len(got.Pools)+len(got.Advertisements)+len(got.LinkAdvertisements)+len(got.Peers)+len(got.BFDProfiles)+len(got.Communities) == 0 {
 					t.Error("it is not in use")
 				}
 			case len(got.Faults) != 1 || !strings.Contains(got.Faults[0].Error(), c.kind+" metallb-system/o: "+c.want) && !strings.Contains(got.Faults[0].Error(), c.want):

@@ -15,7 +15,7 @@ func (s *Settings) Aggregates(a netip.Addr) (out []netip.Prefix) {
 
 // all are the advertisements, with that of the settings first.
 func (s *Settings) all() []Advertisement {
-	return append([]Advertisement{{s.Allow, s.Aggregate4, s.Aggregate6, s.Attributes}}, s.Advertisements...)
+	return append([]Advertisement{{Allow: s.Allow, Aggregate4: s.Aggregate4, Aggregate6: s.Aggregate6, Attributes: s.Attributes}}, s.Advertisements...)
 }
 
 // Loss is an address whose packets this node gets and loses: an aggregate is announced, and other

@@ -101,6 +101,10 @@ type Advertisement struct {
 	Allow                  []netip.Prefix
 	Aggregate4, Aggregate6 int
 	Attributes             Attributes
+	// Link is true for addresses that are announced on links alone, and not to routers.
+	Link bool
+	// Interfaces are those of Link; nil: all.
+	Interfaces []string
 }
 
 // Attributes are those of routes.

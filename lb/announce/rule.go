@@ -278,6 +278,9 @@ func (r *Rule) routes(list []Decision) []Route {
 	routes := map[netip.Prefix]Attributes{}
 	for _, x := range r.all {
 		for i := range list {
+			if x.Link {
+				break
+			}
 			if list[i].Reason == Announced && x.allows(list[i].Address) {
 				p := x.prefix(list[i].Address)
 				routes[p] = routes[p].and(&x.Attributes)

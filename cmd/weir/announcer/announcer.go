@@ -185,7 +185,7 @@ func (a *Announcer) Leaving(put []table.Service, del []string, tables *table.Tab
 		isNew := func(f announcedFrontend) bool { _, known := had[f.key]; return !known }
 		a.services[put[i].Name] = slices.DeleteFunc(frontendsOf(&put[i]), isNew)
 	}
-	if len(a.routes) > 0 { // else nothing can be withdrawn
+	if slices.ContainsFunc(a.decisions, announced) { // else nothing can be withdrawn
 		// Which Service will have a frontend that several claim, the tables decide.
 		change, err := tables.Prepare(put, del)
 		if err != nil {
@@ -202,6 +202,8 @@ func (a *Announcer) Leaving(put []table.Service, del []string, tables *table.Tab
 	}
 	return put, del, prepared
 }
+
+func announced(d announce.Decision) bool { return d.Reason == announce.Announced }
 
 // programmed says of the frontends that are published whether packets reach the packet path.
 // Preconditions: a.mu is held.
@@ -273,7 +275,7 @@ func (a *Announcer) decide(n *announce.Node) {
 	a.losses = a.rule.Losses(&out, a.addresses)
 	a.settled = a.isSettled(n, out.Decisions)
 	a.err = a.set()
-	a.links.set(n, a.decisions)
+	a.links.set(n, &a.rule, a.decisions)
 }
 
 // holds reports whether a decision would only withdraw what cannot be known yet. Preconditions:

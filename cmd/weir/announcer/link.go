@@ -23,6 +23,9 @@ const (
 	rivalFor = 5 * time.Minute
 )
 
+// onlyRouters is why an announced address is not announced on links.
+const onlyRouters = "neither announce.prefixes nor an L2Advertisement has it"
+
 // links is the announcement on links. nil announces nothing.
 type links struct {
 	speaker *l2.Speaker
@@ -76,7 +79,7 @@ func (k *links) tell(e l2.Event) {
 
 // set tells the links which addresses are announced. Where the packet path does not work they are
 // given up at once.
-func (k *links) set(n *announce.Node, decisions []announce.Decision) {
+func (k *links) set(n *announce.Node, rule *announce.Rule, decisions []announce.Decision) {
 	if k == nil {
 		return
 	}
@@ -84,10 +87,14 @@ func (k *links) set(n *announce.Node, decisions []announce.Decision) {
 	why := map[netip.Addr]string{}
 	for i := range decisions {
 		d := &decisions[i]
-		if d.Reason == announce.Announced {
-			want = append(want, l2.Want{Address: d.Address})
-		} else {
+		interfaces, on := rule.OnLink(d.Address)
+		switch {
+		case d.Reason != announce.Announced:
 			why[d.Address] = reasonText(d)
+		case !on:
+			why[d.Address] = onlyRouters
+		default:
+			want = append(want, l2.Want{Address: d.Address, Interfaces: interfaces})
 		}
 	}
 	k.speaker.Set(want, n.Unhealthy != "", func(x netip.Addr) string { return why[x] })

@@ -77,7 +77,7 @@ func newObjects(cfg *config.Configuration, in *objectInput) *objects {
 	}
 	c := addresspool.Decode(list)
 	o.Announcement = *c.Announcement(addresspool.Node{
-		Name: cfg.NodeName, Routers: len(a.Peers) > 0, ASN: uint32(a.ASN), Labels: in.labels, Secret: in.secret,
+		Name: cfg.NodeName, Routers: len(a.Peers) > 0, Links: len(a.L2.Interfaces) > 0, ASN: uint32(a.ASN), Labels: in.labels, Secret: in.secret,
 	})
 	if in.unread != nil {
 		o.faults, o.unread = append(o.faults, in.unread), true
@@ -205,7 +205,7 @@ func (a *Announcer) objectStatus() *api.AnnounceObjects {
 	if o == nil || o.known == nil {
 		return nil
 	}
-	out := &api.AnnounceObjects{Peers: len(o.Peers), Advertisements: len(o.Routes), Refused: o.refused}
+	out := &api.AnnounceObjects{Peers: len(o.Peers), Advertisements: len(o.Routes), L2Advertisements: len(o.Links), Refused: o.refused}
 	for _, f := range o.faults {
 		if o.refused == "" || f.Error() != o.refused {
 			out.Faults = append(out.Faults, f.Error())
@@ -234,6 +234,10 @@ func (o *objects) settings(c *config.Announce) announce.Settings {
 			x.Attributes.LocalPref = &r.LocalPref
 		}
 		s.Advertisements = append(s.Advertisements, x)
+	}
+	for i := range o.Links {
+		l := &o.Links[i]
+		s.Advertisements = append(s.Advertisements, announce.Advertisement{Allow: l.Prefixes, Link: true, Interfaces: l.Interfaces})
 	}
 	return s
 }

@@ -29,6 +29,8 @@ type Announce struct {
 type AnnounceObjects struct {
 	Peers          int `json:"peers"`          // BGPPeers with a session
 	Advertisements int `json:"advertisements"` // BGPAdvertisements in use
+	// L2Advertisements are those in use.
+	L2Advertisements int `json:"l2Advertisements"`
 	// Faults are objects that are out of service, or in use in part.
 	Faults []string `json:"faults,omitempty"`
 	// APIServer is where those of the API server are from: listed, waiting or last-known; absent

@@ -268,7 +268,7 @@ func (a *Announce) HasObjects() bool { return len(a.Objects)+len(a.ObjectNamespa
 // WatchedNamespaces are those whose objects are watched; "" is all.
 func (a *Announce) WatchedNamespaces() []string {
 	switch {
-	case a.Speaker != AnnounceBGP:
+	case a.Speaker != AnnounceBGP && (a.Speaker != AnnounceOff || len(a.L2.Interfaces) == 0):
 		return nil
 	case slices.Contains(a.ObjectNamespaces, "*"):
 		return []string{""}

@@ -51,6 +51,8 @@ func validateAnnounce(c *Configuration, r *report) {
 	switch a.Speaker {
 	case AnnounceKernel:
 		validateKernelSpeaker(c, r)
+	case AnnounceOff: // L2Advertisements
+		validateObjects(c, r)
 	case AnnounceBGP:
 		validateSessions(c, r)
 		validatePeers(c, r)
@@ -88,12 +90,7 @@ func validateSessions(c *Configuration, r *report) {
 	if len(a.Peers) == 0 && !a.HasObjects() {
 		r.addf(at+"peers", "must have at least one router")
 	}
-	for i, o := range a.Objects {
-		if !filepath.IsAbs(o) {
-			r.addf(fmt.Sprintf("%sobjects[%d]", at, i), "%q must be an absolute path", o)
-		}
-	}
-	validateObjectSource(c, r)
+	validateObjects(c, r)
 	for i, s := range a.Communities {
 		if _, ok := community(s, 2, 16); !ok {
 			r.addf(fmt.Sprintf("%scommunities[%d]", at, i), "%q is not a community such as 64512:100", s)
@@ -110,6 +107,16 @@ func validateSessions(c *Configuration, r *report) {
 		}
 	}
 	number("prepend", a.Prepend, 0, 16)
+}
+
+// validateObjects looks at the objects of files and of the API server.
+func validateObjects(c *Configuration, r *report) {
+	for i, o := range c.Announce.Objects {
+		if !filepath.IsAbs(o) {
+			r.addf(fmt.Sprintf("announce.objects[%d]", i), "%q must be an absolute path", o)
+		}
+	}
+	validateObjectSource(c, r)
 }
 
 // validateObjectSource looks at the objects of the API server.

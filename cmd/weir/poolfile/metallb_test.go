@@ -44,8 +44,8 @@ const (
 // examples are in the order of the documentation.
 var examples = []example{
 	{name: "pool", files: []string{"configuration_01"}, pools: 1},
-	{name: "layer 2", files: []string{"configuration_02", "configuration_03"}, pools: 1, faults: []string{"L2Advertisement metallb-system/example: kind: "}},
-	{name: "layer 2 of a pool", files: []string{"configuration_02", "configuration_04"}, pools: 1, faults: []string{"L2Advertisement metallb-system/example: kind: "}},
+	{name: "layer 2", files: []string{"configuration_02", "configuration_03"}, pools: 1, routes: []string{"link [192.168.1.240/29 192.168.1.248/31 192.168.1.250/32] []"}},
+	{name: "layer 2 of a pool", files: []string{"configuration_02", "configuration_04"}, pools: 1, routes: []string{"link [192.168.1.240/29 192.168.1.248/31 192.168.1.250/32] []"}},
 	{
 		name: "BGP", files: []string{"configuration_05", "configuration_06", "configuration_07"}, pools: 1,
 		peers: []string{"64500 to 64501 at 10.0.0.1"}, routes: []string{rangeOfTen + plain},
@@ -85,10 +85,18 @@ var examples = []example{
 		"BGPAdvertisement metallb-system/external: spec.ipAddressPools[2]: ", "BGPAdvertisement metallb-system/external: spec.ipAddressPools: ",
 	}},
 	{name: "advanced layer 2", files: []string{"l2_01", "l2_02", "l2_03", "l2_04", "l2_05", "l2_06", "l2_07", "l2_08", "l2_09", "l2_10"}, faults: []string{
-		"L2Advertisement metallb-system/backend-services: kind: ", "L2Advertisement metallb-system/example: kind: ", "L2Advertisement metallb-system/example: kind: ",
-		"L2Advertisement metallb-system/example: kind: ", "L2Advertisement metallb-system/example: kind: ", "L2Advertisement metallb-system/example-advertisement10: kind: ",
-		"L2Advertisement metallb-system/example-advertisement9: kind: ", "L2Advertisement metallb-system/frontend-services: kind: ",
-		"L2Advertisement metallb-system/prefer-edge: kind: ", "L2Advertisement metallb-system/tiered-zones: kind: ", "L2Advertisement metallb-system/zone-boost: kind: ",
+		"L2Advertisement metallb-system/backend-services: spec.serviceSelectors: ",
+		"L2Advertisement metallb-system/frontend-services: spec.serviceSelectors: ",
+		"L2Advertisement metallb-system/prefer-edge: spec.preferredNodeSelectors: ",
+		"L2Advertisement metallb-system/tiered-zones: spec.preferredNodeSelectors: ",
+		"L2Advertisement metallb-system/zone-boost: spec.preferredNodeSelectors: ",
+		"L2Advertisement metallb-system/example: spec.ipAddressPools[0]: ",
+		"L2Advertisement metallb-system/example: spec.ipAddressPools[0]: ",
+		"L2Advertisement metallb-system/example: spec.ipAddressPools[0]: ",
+		"L2Advertisement metallb-system/example: spec.ipAddressPools[0]: ",
+		"L2Advertisement metallb-system/example-advertisement10: spec.ipAddressPools[0]: ",
+		"L2Advertisement metallb-system/example: spec.ipAddressPools: no pool",
+		"L2Advertisement metallb-system/example-advertisement9: spec.ipAddressPools: no pool",
 	}},
 	{name: "ConfigMap", files: []string{"migration_01"}},
 	{
@@ -101,7 +109,7 @@ var examples = []example{
 	},
 	{
 		name: "questions: both protocols", files: []string{"faq_03", "faq_04", "faq_05"}, pools: 1,
-		routes: []string{"192.168.10.0/24" + plain}, faults: []string{"L2Advertisement metallb-system/l2: kind: "},
+		routes: []string{"192.168.10.0/24" + plain, "link [192.168.10.0/24] []"},
 	},
 	{
 		name: "two environments", files: []string{"usage_01", "usage_02", "usage_03", "usage_04", "usage_05"}, pools: 2,
@@ -133,16 +141,19 @@ var examples = []example{
 		name: "sample: all of BGP", files: []string{"sample_deployment_bgp"}, pools: 1, peers: []string{iBGP, "64512 to 64512 at fc00:f853:ccd:e793::5"},
 		routes: []string{"192.168.10.0/24 fc00:f853:ccd:e799::/124" + plain},
 	},
-	{name: "sample: all of layer 2", files: []string{"sample_deployment_l2"}, pools: 1, faults: []string{"L2Advertisement metallb-system/empty: kind: "}},
+	{name: "sample: all of layer 2", files: []string{"sample_deployment_l2"}, pools: 1, routes: []string{"link [192.168.10.0/24 fc00:f853:ccd:e799::/124] []"}},
 	{name: "sample: pool", files: []string{"sample_ipaddresspool_simple"}, pools: 1},
 	{name: "sample: pool with selectors", files: []string{"sample_ipaddresspool_with_selector"}, pools: 1},
-	{name: "sample: layer 2 of pools", files: []string{"sample_l2adv_selects_pools_by_list"}, faults: []string{"L2Advertisement metallb-system/example: kind: "}},
-	{name: "sample: layer 2 of nodes", files: []string{"sample_l2adv_with_node_selector"}, faults: []string{"L2Advertisement metallb-system/example: kind: "}},
+	{name: "sample: layer 2 of pools", files: []string{"sample_l2adv_selects_pools_by_list"}, faults: []string{
+		"L2Advertisement metallb-system/example: spec.ipAddressPools[0]: ", "L2Advertisement metallb-system/example: spec.ipAddressPools: ",
+	}},
+	{name: "sample: layer 2 of nodes", files: []string{"sample_l2adv_with_node_selector"}},
 	{
 		name: "sample: pool by BGP", files: []string{"sample_simple_pool_adv_bgp"}, pools: 1,
 		routes: []string{"192.168.10.0/24 192.168.9.1/32 192.168.9.2/31 192.168.9.4/31 fc00:f853:ccd:e799::/124" + plain},
 	},
-	{name: "sample: pool by layer 2", files: []string{"sample_simple_pool_adv_l2"}, pools: 1, faults: []string{"L2Advertisement metallb-system/empty: kind: "}},
+	{name: "sample: pool by layer 2", files: []string{"sample_simple_pool_adv_l2"}, pools: 1,
+		routes: []string{"link [192.168.10.0/24 192.168.9.1/32 192.168.9.2/31 192.168.9.4/31 fc00:f853:ccd:e799::/124] []"}},
 }
 
 // Every example of MetalLB's documentation does what it says, or is refused with the field.
@@ -178,7 +189,7 @@ func (e *example) check(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := addresspool.Node{Name: "node-1"}
+	n := addresspool.Node{Name: "node-1", Links: true}
 	if e.node != "" {
 		n.Name = e.node
 	}
@@ -199,6 +210,9 @@ func outcomeOf(objects []addresspool.Object, n addresspool.Node) (o outcome, poo
 	}
 	for _, r := range a.Routes {
 		o.routes = append(o.routes, routeText(&r))
+	}
+	for _, l := range a.Links {
+		o.routes = append(o.routes, strings.TrimSpace(fmt.Sprintf("link %v %v", l.Prefixes, l.Interfaces)))
 	}
 	for _, f := range append(c.Faults, a.Faults...) {
 		text := f.Error()

@@ -57,6 +57,8 @@ type bed struct {
 	// l2 are further fields of announce.l2, local is the node with the endpoints of a Service with
 	// externalTrafficPolicy: Local, "" for Cluster.
 	l2, local string
+	// objects is a file of pool objects, "" for none.
+	objects string
 }
 
 type node struct {
@@ -172,8 +174,9 @@ limits: {namespacePercent: 100, servicePercent: 100}
 announce:
   settleSeconds: 0
   drainSeconds: 1
+  objects: [%s]
   l2: {interfaces: [eth0]%s}
-`, n.Namespace.Name(), n.dir, n.dir, n.dir, n.dir, b.l2)
+`, n.Namespace.Name(), n.dir, n.dir, n.dir, n.dir, b.objects, b.l2)
 	file := filepath.Join(n.dir, "config.yaml")
 	must(b.t, os.WriteFile(file, []byte(config), 0o644))
 	d, err := n.StartDaemon(exec.Command(weirtest.Binary(b.t), "run", "--config", file), filepath.Join(n.dir, "log"))

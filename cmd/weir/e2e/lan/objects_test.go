@@ -1,0 +1,39 @@
+package lan
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirlb/weir/perf/netlab/patience"
+)
+
+// MetalLB's objects say which addresses are announced on the link, and by which nodes.
+func TestWireL2Advertisement(t *testing.T) {
+	b := newBed(t, 2, 1)
+	b.objects = filepath.Join(b.Dir(), "pools.yaml")
+	must(t, os.WriteFile(b.objects, []byte(fmt.Sprintf(`apiVersion: metallb.io/v1beta1
+kind: IPAddressPool
+metadata: {namespace: metallb-system, name: lan}
+spec: {addresses: [%s/32]}
+---
+apiVersion: metallb.io/v1beta1
+kind: L2Advertisement
+metadata: {namespace: metallb-system, name: lan}
+spec: {ipAddressPools: [lan], interfaces: [eth0], nodeSelectors: [{matchLabels: {kubernetes.io/hostname: node2}}]}
+`, vip4(0))), 0o644))
+	for i := range b.nodes {
+		b.start(i)
+	}
+	b.until("the selected node is the owner", func() bool { l := b.owners(vip4(0)); return len(l) == 1 && l[0] == 1 })
+	must(t, b.exchange(vip4(0), patience.For(3*time.Second)))
+	if x := b.nodes[0].l2of(vip4(0)); x == nil || x.State != "ineligible" || !strings.HasPrefix(x.Reason, "not-allowed") {
+		t.Errorf("a node that is not selected: %+v", x)
+	}
+	if x := b.nodes[1].l2of(vip6(0)); x == nil || x.State != "ineligible" || !strings.HasPrefix(x.Reason, "not-allowed") {
+		t.Errorf("an address of no pool: %+v", x)
+	}
+}

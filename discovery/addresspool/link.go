@@ -1,0 +1,65 @@
+package addresspool
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+)
+
+// LinkAdvertisement is MetalLB's L2Advertisement.
+type LinkAdvertisement struct {
+	Name                  string `json:"-"`
+	header                *header
+	IPAddressPools        []string   `json:"ipAddressPools"`
+	IPAddressPoolSelector []Selector `json:"ipAddressPoolSelectors"`
+	NodeSelectors         []Selector `json:"nodeSelectors"`
+	Interfaces            []string   `json:"interfaces"`
+	ServiceSelectors      []Selector `json:"serviceSelectors"`
+}
+
+// Linked are addresses that a node announces by ARP and NDP.
+type Linked struct {
+	Name       string
+	Prefixes   []netip.Prefix
+	Interfaces []string // nil: all that the node announces on
+}
+
+func (c *Config) linkAdvertisement(h *header) error {
+	a := LinkAdvertisement{Name: h.Metadata.Name, header: h}
+	if err := h.spec(&a); err != nil {
+		return err
+	}
+	if len(a.ServiceSelectors) > 0 {
+		return errors.New("spec.serviceSelectors: addresses are those of all Services of a pool; use a pool for these Services")
+	}
+	if err := checkSelectors("spec.ipAddressPoolSelectors", a.IPAddressPoolSelector); err != nil {
+		return err
+	}
+	if err := checkSelectors("spec.nodeSelectors", a.NodeSelectors); err != nil {
+		return err
+	}
+	c.LinkAdvertisements = append(c.LinkAdvertisements, a)
+	return nil
+}
+
+// link adds the addresses of an L2Advertisement.
+func (o *Announcement) link(c *Config, a *LinkAdvertisement) error {
+	if !o.node.Links {
+		return errors.New("kind: this node announces nothing by ARP and NDP: announce.l2.interfaces is empty")
+	}
+	x := Linked{Name: a.Name, Interfaces: slices.Clone(a.Interfaces)}
+	pools := Advertisement{IPAddressPools: a.IPAddressPools, IPAddressPoolSelector: a.IPAddressPoolSelector}
+	for i := range c.Pools {
+		if !pools.Selects(&c.Pools[i]) {
+			continue
+		}
+		for _, r := range c.Pools[i].Ranges {
+			x.Prefixes = append(x.Prefixes, r.Prefixes()...)
+		}
+	}
+	if len(x.Prefixes) == 0 {
+		return errors.New("spec.ipAddressPools: no pool is selected")
+	}
+	o.Links = append(o.Links, x)
+	return nil
+}
