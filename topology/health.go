@@ -18,8 +18,9 @@ type Health struct {
 //	terminating, serving    as it is     terminated           not ready
 //	terminated, not ready   as it is     as it is             not ready
 //
-// If no endpoint is ready or serving by that, Ejected does not count; if there is none still, Failing
-// does not count either, unless closed is set. eps is not changed.
+// If no endpoint is ready or serving by that, Failing does not count: a check may be wrong, and an ejection
+// follows from connections. If there is none still, Ejected does not count either. If closed is set, Failing
+// always counts, and Ejected does not if there is none. eps is not changed.
 func Readiness(eps []Endpoint, health func(*Endpoint) Health, closed bool) []Endpoint {
 	var list []Health // nil: all zero
 	for i := range eps {
@@ -35,10 +36,11 @@ func Readiness(eps []Endpoint, health func(*Endpoint) Health, closed bool) []End
 		return eps
 	}
 	out := slices.Clone(eps)
-	for _, ignored := range []Health{{}, {Ejected: true}, {Ejected: true, Failing: true}} {
-		if ignored.Failing && closed {
-			break
-		}
+	ignore := []Health{{}, {Failing: true}, {Failing: true, Ejected: true}}
+	if closed {
+		ignore = []Health{{}, {Ejected: true}}
+	}
+	for _, ignored := range ignore {
 		copy(out, eps)
 		for i := range out {
 			h := list[i]

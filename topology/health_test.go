@@ -57,8 +57,9 @@ func TestReadinessFailsOpen(t *testing.T) {
 		// state, then f: failing, e: ejected, d: drained, r: refused
 		{"ready:f ready:f", "ready ready", "not-ready not-ready"},
 		{"ready:f ready", "not-ready ready", "not-ready ready"},
-		{"ready:e ready:f", "ready not-ready", "ready not-ready"},
-		{"ready:fe ready:f", "ready ready", "not-ready not-ready"},
+		{"ready:e ready:f", "not-ready ready", "ready not-ready"},
+		{"ready:e ready:e", "ready ready", "ready ready"},
+		{"ready:fe ready:f", "not-ready ready", "not-ready not-ready"},
 		{"ready:f terminating", "not-ready terminating", "not-ready terminating"},
 		{"ready:f ready:d", "not-ready terminating", "not-ready terminating"},
 		{"ready:f ready:fd", "ready terminating", "not-ready not-ready"},

@@ -20,7 +20,7 @@ func tryElsewhere(w *flows, p *pkt, ref conntrack.Ref) verdict {
 	if c.State() != flowstate.SynSent || w.tick-c.Created() < answerTicks {
 		return pass
 	}
-	if fe := w.frontendOf(ref); fe == nil || fe.Pool.Len() < 2 {
+	if fe := w.frontendOf(ref); fe == nil || fe.Pool.PickOther(0, atomic.LoadUint32(&c.EndpointID)) == nil {
 		return pass
 	}
 	p.silent = atomic.LoadUint32(&c.EndpointID)

@@ -147,8 +147,11 @@ func (m *Monitor) look(ctx context.Context, tasks *sync.WaitGroup, now time.Time
 		m.mu.Unlock()
 		return
 	}
-	var due []place
+	var due, ejected []place
 	for p, s := range m.suspects {
+		if s.ejected {
+			ejected = append(ejected, p)
+		}
 		switch {
 		case s.verifying || now.Before(s.until):
 		case s.ejected:
@@ -177,7 +180,15 @@ func (m *Monitor) look(ctx context.Context, tasks *sync.WaitGroup, now time.Time
 	for _, p := range due {
 		services[p.service] = m.services[p.service]
 	}
+	for _, p := range ejected {
+		services[p.service] = m.services[p.service]
+	}
 	m.mu.Unlock()
+	for _, p := range ejected {
+		if svc := services[p.service]; svc != nil && !m.cfg.Passive(svc) {
+			m.readmit(p, now)
+		}
+	}
 	for _, p := range due {
 		if svc := services[p.service]; svc != nil {
 			m.decide(ctx, tasks, svc, p, now)
@@ -270,6 +281,15 @@ func (m *Monitor) verified(p place, err error, now time.Time) {
 		}
 		s.times++
 		s.until = now.Add(min(time.Duration(s.times)*baseEjection, maxEjection))
+	}
+}
+
+// readmit ends an ejection where passive checks have been turned off.
+func (m *Monitor) readmit(p place, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.suspects[p]; s != nil && s.ejected && !s.verifying {
+		m.back(p, s, now, "comes back: passive checks are off")
 	}
 }
 

@@ -265,6 +265,21 @@ func TestEjectionIsOff(t *testing.T) {
 	}
 }
 
+// An ejection ends where passive checks are turned off.
+func TestEjectionsEndWithPassiveChecks(t *testing.T) {
+	inFalseTime(t, aService(4, "TCP"), func(b *bench) {
+		b.dead[addressOf(2)] = true
+		b.fail(2, consecutiveFailures)
+		b.expect(t, "on", 2)
+		off := *b.svc
+		off.Options.NoPassiveCheck = true
+		b.svc = &off
+		b.Apply(&discovery.Update{Put: []*discovery.Service{b.svc}}, &translate.Guard{})
+		time.Sleep(2 * lookEvery)
+		b.expect(t, "off")
+	})
+}
+
 // A named port is that of the endpoint's address, and what the node refuses is not probed.
 func TestTargets(t *testing.T) {
 	svc := aService(2, "TCP")
