@@ -105,7 +105,7 @@ func TestDashboardAsksForMetricsThatThereAre(t *testing.T) {
 
 // The panel of attached interfaces leaves out the veth pair, by the name that it has.
 func TestDashboardLeavesOutTheHostVeth(t *testing.T) {
-	name, err := os.ReadFile("../../lb/hostveth/hostveth.go")
+	name, err := os.ReadFile("../../lb/hostveth/addresses.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestDashboardLeavesOutTheHostVeth(t *testing.T) {
 	}
 	m := regexp.MustCompile(`XDPEnd += "(.*)"`).FindSubmatch(name)
 	if m == nil {
-		t.Fatal("hostveth.go has no XDPEnd")
+		t.Fatal("addresses.go has no XDPEnd")
 	}
 	for _, sum := range []string{"sum by (instance) (weir_interface_attached{", "sum by (instance) (1 - weir_interface_attached{"} {
 		_, query, ok := strings.Cut(string(text), sum)

@@ -87,6 +87,13 @@ func inFalseTime(t *testing.T, svc *discovery.Service, f func(*bench)) {
 	})
 }
 
+// die has an endpoint refuse the node.
+func (b *bench) die(endpoint int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dead[addressOf(endpoint)] = true
+}
+
 // fail has attempts fail, and waits until that was looked at.
 func (b *bench) fail(endpoint, times int) {
 	for range times {
@@ -118,14 +125,16 @@ func TestEjection(t *testing.T) {
 		b.expect(t, "it answers the node")
 		time.Sleep(trust + time.Second)
 		b.cfg.Attempts.Answered(2)
-		b.dead[addressOf(2)] = true
+		b.die(2)
 		b.fail(2, consecutiveFailures-1)
 		b.expect(t, "too few failures")
 		b.fail(2, 1)
 		b.expect(t, "as many as it takes", 2)
 		time.Sleep(baseEjection + time.Second)
 		b.expect(t, "it does not answer after the first time", 2)
+		b.mu.Lock()
 		delete(b.dead, addressOf(2))
+		b.mu.Unlock()
 		time.Sleep(baseEjection)
 		b.expect(t, "the second time is longer", 2)
 		time.Sleep(baseEjection + time.Second)
@@ -149,7 +158,7 @@ func TestEjection(t *testing.T) {
 // A firewall may keep the node from an endpoint that serves clients: its ejections end by time.
 func TestEjectionsEndWhereTheNodeReachesNothing(t *testing.T) {
 	inFalseTime(t, aService(4, "TCP"), func(b *bench) {
-		b.dead[addressOf(2)] = true
+		b.die(2)
 		b.fail(2, consecutiveFailures)
 		b.expect(t, "attempts fail", 2)
 		time.Sleep(baseEjection + time.Second)
@@ -170,7 +179,7 @@ func TestEjectionsAreBounded(t *testing.T) {
 	for endpoints, want := range map[int]int{1: 0, 2: 1, 3: 1, 5: 2} {
 		inFalseTime(t, aService(endpoints, "TCP"), func(b *bench) {
 			for i := range endpoints {
-				b.dead[addressOf(i+1)] = true
+				b.die(i + 1)
 				b.fail(i+1, consecutiveFailures)
 			}
 			if got := b.out(); len(got) != want {
@@ -181,7 +190,7 @@ func TestEjectionsAreBounded(t *testing.T) {
 	// Endpoints that leave take room with them.
 	inFalseTime(t, aService(4, "TCP"), func(b *bench) {
 		for i := range 2 {
-			b.dead[addressOf(i+1)] = true
+			b.die(i + 1)
 			b.fail(i+1, consecutiveFailures)
 		}
 		b.expect(t, "half", 1, 2)
@@ -198,7 +207,7 @@ func TestEjectionsAreBounded(t *testing.T) {
 	svc.Ports[0].Endpoints[0].NodeName, svc.Ports[0].Endpoints[1].NodeName = "here", "here"
 	inFalseTime(t, svc, func(b *bench) {
 		for i := range 2 {
-			b.dead[addressOf(i+1)] = true
+			b.die(i + 1)
 			b.fail(i+1, consecutiveFailures)
 		}
 		b.expect(t, "Local policy", 1)
@@ -210,7 +219,7 @@ func TestEjectionsAtOnceAreBounded(t *testing.T) {
 	for endpoints, want := range map[int]int{1: 0, 2: 1, 3: 1, 4: 2, 5: 2} {
 		inFalseTime(t, aService(endpoints, "TCP"), func(b *bench) {
 			for i := range endpoints {
-				b.dead[addressOf(i+1)] = true
+				b.die(i + 1)
 				for range consecutiveFailures {
 					b.cfg.Attempts.Unanswered(uint32(i+1), 1)
 				}
@@ -240,7 +249,7 @@ func TestAForgedFloodEjectsNoEndpointThatWorks(t *testing.T) {
 		b.verified = 0
 		b.mu.Unlock()
 		b.cfg.Attempts.Answered(3)
-		b.dead[addressOf(4)] = true // it may refuse the node by a firewall
+		b.die(4) // it may refuse the node by a firewall
 		for range 20 {
 			b.fail(4, consecutiveFailures-1)
 			b.cfg.Attempts.Answered(4)
@@ -258,7 +267,7 @@ func TestEjectionIsOff(t *testing.T) {
 	off.Options.NoPassiveCheck = true
 	for _, svc := range []*discovery.Service{off, aService(4, "SCTP")} {
 		inFalseTime(t, svc, func(b *bench) {
-			b.dead[addressOf(1)] = true
+			b.die(1)
 			b.fail(1, 100)
 			b.expect(t, "off")
 		})
@@ -268,7 +277,7 @@ func TestEjectionIsOff(t *testing.T) {
 // An ejection ends where passive checks are turned off.
 func TestEjectionsEndWithPassiveChecks(t *testing.T) {
 	inFalseTime(t, aService(4, "TCP"), func(b *bench) {
-		b.dead[addressOf(2)] = true
+		b.die(2)
 		b.fail(2, consecutiveFailures)
 		b.expect(t, "on", 2)
 		off := *b.svc

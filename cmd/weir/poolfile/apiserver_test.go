@@ -99,7 +99,7 @@ func untilListed(t *testing.T, watch *kube.PoolObjects, applied []*unstructured.
 // another has replaced it. The definitions of MetalLB have a default of the port.
 func (e *example) checkListed(t *testing.T, objects []addresspool.Object, watch *kube.PoolObjects) {
 	t.Helper()
-	n := addresspool.Node{Name: "node-1", Labels: map[string]string{"rack": "frontend"}, Secret: watch.Secret}
+	n := addresspool.Node{Name: "node-1", Links: true, Labels: map[string]string{"rack": "frontend"}, Secret: watch.Secret}
 	if e.node != "" {
 		n.Name = e.node
 	}
