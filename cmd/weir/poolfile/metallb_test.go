@@ -97,7 +97,16 @@ var examples = []example{
 		"L2Advertisement metallb-system/example-advertisement10: spec.ipAddressPools[0]: ",
 		"L2Advertisement metallb-system/example: spec.ipAddressPools: no pool",
 		"L2Advertisement metallb-system/example-advertisement9: spec.ipAddressPools: no pool",
-	}},
+	}, listed: &outcome{faults: []string{
+		"L2Advertisement metallb-system/backend-services: spec.serviceSelectors: ",
+		"L2Advertisement metallb-system/frontend-services: spec.serviceSelectors: ",
+		"L2Advertisement metallb-system/prefer-edge: spec.preferredNodeSelectors: ",
+		"L2Advertisement metallb-system/tiered-zones: spec.preferredNodeSelectors: ",
+		"L2Advertisement metallb-system/zone-boost: spec.preferredNodeSelectors: ",
+		"L2Advertisement metallb-system/example: spec.ipAddressPools[0]: ",
+		"L2Advertisement metallb-system/example-advertisement10: spec.ipAddressPools[0]: ",
+		"L2Advertisement metallb-system/example-advertisement9: spec.ipAddressPools: no pool",
+	}}},
 	{name: "ConfigMap", files: []string{"migration_01"}},
 	{
 		name: "of a ConfigMap", files: []string{"migration_02"}, pools: 1,
