@@ -102,7 +102,7 @@ func TestGRPC(t *testing.T) {
 	expect(t, "grpc: {service: stock}", l.Addr(), "gRPC status NOT_SERVING")
 	expect(t, "grpc: {service: other}", l.Addr(), `does not know "other"`)
 	expect(t, "grpc: {}", without.Addr(), "no gRPC health service")
-	expect(t, "grpc: {}", closedTCP(t), "connection") // refused, or ended: gRPC tells one of them
+	expect(t, "grpc: {}", closedTCP(t), "connection")            // refused, or ended: gRPC tells one of them
 	expect(t, "grpc: {}", listener(t).Addr(), "no answer in 1s") // it accepts, and says nothing
 }
 
