@@ -8,7 +8,7 @@ import (
 )
 
 // until is the variable of that name in the programs: see bpf/hold.h.
-type until struct{ Hold, Follow, Alive uint64 }
+type until struct{ Hold, Follow uint64 }
 
 // followAtLeast is how long the programs use recipes after the process has died, and a TCX program
 // gives packets to the veth pair, if the hold is shorter. The process calls Hold several times in it.
@@ -27,10 +27,7 @@ func (p *Program) Hold(d time.Duration) error {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("hold: %w", err)
 	}
-	u := until{
-		Follow: uint64(now.Nano() + max(d, followAtLeast).Nanoseconds()),
-		Alive:  uint64(now.Nano() + followAtLeast.Nanoseconds()),
-	}
+	u := until{Follow: uint64(now.Nano() + max(d, followAtLeast).Nanoseconds())}
 	if d > 0 {
 		u.Hold = uint64(now.Nano() + d.Nanoseconds())
 	}

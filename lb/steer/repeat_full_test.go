@@ -230,9 +230,13 @@ func leavesDoubtToTheProcess(t *testing.T, r *flowRig) {
 	_, packet := r.steadyFlow()
 	s := segment{frame: packet, l4: 34}
 	s.makeAlike(&flowCase{flowKind: flowKind{proto: unix.IPPROTO_UDP}})
-	for _, lives := range []bool{false, true} {
-		if must(t, r.p.maps.until.Set(awaited)); lives {
-			must(t, r.p.Hold(time.Hour))
+	must(t, r.p.Hold(time.Hour)) // as a process leaves it that dies now
+	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	must(t, r.p.SetSocket(0, 0, fd))
+	for _, lives := range []bool{true, false} {
+		if !lives {
+			must(t, unix.Close(fd))
 		}
 		for i := range r.hooks {
 			h := &r.hooks[i]
@@ -241,6 +245,7 @@ func leavesDoubtToTheProcess(t *testing.T, r *flowRig) {
 			}
 		}
 	}
+	must(t, r.p.ClearSocket(0, 0))
 }
 
 // The programs count and give packets to others as the steering program does.

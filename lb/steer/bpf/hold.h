@@ -19,7 +19,6 @@
 volatile struct {
 	__u64 hold;   /* of the hold: 0 holds nothing */
 	__u64 follow; /* of the use of recipes, and of packets on their way to the process */
-	__u64 alive;  /* of the time in which a packet surely finds the process */
 } until;
 
 /*
@@ -32,6 +31,13 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } held_queues SEC(".maps");
+
+/* has_socket: a process takes packets of the queue. A socket leaves the map as its process dies. */
+static __always_inline int has_socket(__u32 slot, __u32 queue)
+{
+	__u32 key = slot * QUEUES_PER_SLOT + queue;
+	return queue < QUEUES_PER_SLOT && bpf_map_lookup_elem(&sockets, &key) != 0;
+}
 
 /* is_held: there was a socket for the queue, and may soon be one again. */
 static __always_inline int is_held(__u32 slot, __u32 queue)

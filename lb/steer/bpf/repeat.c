@@ -95,7 +95,7 @@ static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, _
 	__sum16 *sum = frame.at + at + checksum_at(protocol);
 	if (frame.at + at + sizeof(struct udp) > frame.end || (void *)(sum + 1) > frame.end)
 		return XDP_PASS;
-	if (s.partial && (bpf_ktime_get_ns() < until.alive || !is_whole(ctx, at, s.length - ip_header(family), *sum)))
+	if (s.partial && (has_socket(slot, ctx->rx_queue_index) || !is_whole(ctx, at, s.length - ip_header(family), *sum)))
 		return XDP_PASS;
 	if (!find(&s, &r))
 		return XDP_PASS;
