@@ -166,16 +166,22 @@ tid = int(os.path.basename(task))
 if libc.ptrace(SEIZE, tid, 0, 0) != 0:
     sys.exit("ptrace: " + os.strerror(ctypes.get_errno()))
 while True:
+    # A thread that is stopped again and again in a system call that begins anew gets nowhere.
+    while call(task) != ("running" if running else CALL):
+        time.sleep(random.random() / 1e3)
     libc.ptrace(INTERRUPT, tid, 0, 0)
     os.waitpid(tid, WALL)
-    if (call(task) == "-1") if running else (call(task) == CALL):
+    if call(task) == ("-1" if running else CALL):
         break
     libc.ptrace(CONT, tid, 0, 0)
-    time.sleep(random.random() / 1e3)
+    time.sleep(random.random() / 1e2)
 print("frozen", flush=True)
-while not select.select([sys.stdin], [], [], 0.01)[0]:
-    if os.waitpid(tid, WALL | os.WNOHANG)[0] == tid:
-        sys.exit(0)
+try:
+    while not select.select([sys.stdin], [], [], 0.01)[0]:
+        if os.waitpid(tid, WALL | os.WNOHANG)[0] == tid:
+            sys.exit(0)
+except ChildProcessError: # the thread was the first of the process, whose number execve gives to another
+    sys.exit(0)
 libc.ptrace(DETACH, tid, 0, 0)
 `
 
