@@ -2,6 +2,7 @@
 package lan
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,7 +146,8 @@ func (b *bed) serve() {
 	}()
 }
 
-// startAll starts a Weir on each node, and waits until each address has an owner.
+// startAll starts a Weir on each node, and waits until each knows the others, and each address has an
+// owner.
 func (b *bed) startAll() {
 	b.t.Helper()
 	for i := range b.nodes {
@@ -278,23 +281,55 @@ func (b *bed) until(what string, met func() bool) time.Duration {
 	return time.Since(began)
 }
 
-// untilOwned waits until each address has exactly one owner, and all nodes know it.
+// untilOwned waits until all nodes are members for each other, and each address has exactly one
+// owner that all of them name.
 func (b *bed) untilOwned() {
 	b.t.Helper()
+	b.untilJoined()
 	for _, a := range b.vips {
-		b.until(a.String()+" has an owner", func() bool {
-			owners := b.owners(a)
-			if len(owners) != 1 {
+		b.owner(a)
+	}
+}
+
+// untilJoined waits until all nodes are members for each other.
+func (b *bed) untilJoined() {
+	b.t.Helper()
+	for _, n := range b.nodes {
+		b.until(n.Namespace.Name()+" has joined the others", func() bool { return b.joined(n) })
+	}
+}
+
+// joined reports whether a node has all others as members, and knows their claims.
+func (b *bed) joined(n *node) bool {
+	s, err := n.status()
+	if err != nil || s.Announce == nil || len(s.Announce.L2) != 1 {
+		return false
+	}
+	for _, o := range b.nodes {
+		if o != n && !slices.Contains(s.Announce.L2[0].Nodes, o.Namespace.Name()) {
+			return false
+		}
+	}
+	return true
+}
+
+// owner waits until an address has exactly one owner, which all nodes name.
+func (b *bed) owner(a netip.Addr) (owner int) {
+	b.t.Helper()
+	b.until(a.String()+" has an owner", func() bool {
+		owners := b.owners(a)
+		if len(owners) != 1 {
+			return false
+		}
+		owner = owners[0]
+		for _, n := range b.nodes {
+			if x := n.l2of(a); x != nil && x.Owner != b.nodes[owner].Namespace.Name() {
 				return false
 			}
-			for _, n := range b.nodes {
-				if x := n.l2of(a); x != nil && x.Owner != b.nodes[owners[0]].Namespace.Name() {
-					return false
-				}
-			}
-			return true
-		})
-	}
+		}
+		return true
+	})
+	return owner
 }
 
 // macOf is the MAC address of eth0.
@@ -318,6 +353,15 @@ func (b *bed) neighbor(a netip.Addr) net.HardwareAddr {
 		}
 	}
 	return nil
+}
+
+// untilClientAt waits until the client's kernel has an address at its owner.
+func (b *bed) untilClientAt(a netip.Addr) {
+	b.t.Helper()
+	b.until("the client has "+a.String()+" at its owner", func() bool {
+		l := b.owners(a)
+		return len(l) == 1 && bytes.Equal(b.neighbor(a), b.nodes[l[0]].macOf(b.t))
+	})
 }
 
 // exchange sends a line over a new connection of the client, and reads it back.
