@@ -57,6 +57,7 @@ func (s *Store) mergeEndpoints(svc *service) *Service {
 		out.noSlicesFault(&m)
 		out.portNameFaults(&m)
 		out.hintsFault(svc.spec.distribution)
+		out.checkPortWarning()
 	}
 	if e := out.modeConflict(); e != "" {
 		out.Errors = append(out.Errors, e)
@@ -207,6 +208,7 @@ func (ns *nodes) resolve(out *topology.Endpoint, e *sliceEndpoint, port uint16) 
 	out.Serving = e.state&serving != 0
 	out.Terminating = e.state&terminating != 0
 	out.NodeName, out.Inferred = nd.name, inferred
+	out.OfNode = ns.byAddr.owner(e.addr) != nil
 	out.Weight = nd.weight
 	// As for labels: a slice may be older than the Node's label.
 	out.Zone = nd.labels[topology.LabelZone]
@@ -281,7 +283,7 @@ func (p *Port) sameSpec(q *Port) bool {
 func sameEndpoint(a, b topology.Endpoint) bool {
 	return a.AddrPort == b.AddrPort && a.Ready == b.Ready && a.Serving == b.Serving &&
 		a.Terminating == b.Terminating && a.NodeName == b.NodeName && a.Zone == b.Zone &&
-		a.Inferred == b.Inferred && a.Weight == b.Weight && slices.Equal(a.HintZones, b.HintZones) &&
+		a.Inferred == b.Inferred && a.OfNode == b.OfNode && a.Weight == b.Weight && slices.Equal(a.HintZones, b.HintZones) &&
 		slices.Equal(a.HintNodes, b.HintNodes) && sameLabels(a.Labels, b.Labels)
 }
 

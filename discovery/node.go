@@ -18,7 +18,8 @@ type nodes struct {
 
 	byName      map[string]*node
 	byAddr      addrIndex
-	none        node // of endpoints whose node nobody knows
+	none        node                    // of endpoints whose node nobody knows
+	moved       map[netip.Addr]struct{} // addresses that Nodes got or lost, since the last Flush
 	selfChanged bool
 }
 
@@ -70,11 +71,56 @@ func (ns *nodes) set(n *corev1.Node) {
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	if created := createdAt(n); created != nd.created {
-		ns.byAddr.own(nd, nil, ns.queue) // the order of owners follows the age
+		ns.own(nd, nil) // the order of owners follows the age
 		nd.created = created
 	}
-	ns.byAddr.own(nd, slices.Compact(addrs), ns.queue)
+	ns.own(nd, slices.Compact(addrs))
 	ns.setHost(nd, hostAddresses(n))
+}
+
+// own makes nd the owner of addresses in place of those that it has.
+func (ns *nodes) own(nd *node, addrs []netip.Addr) {
+	if slices.Equal(nd.addrs, addrs) {
+		return
+	}
+	if ns.moved == nil {
+		ns.moved = map[netip.Addr]struct{}{}
+	}
+	for _, a := range slices.Concat(nd.addrs, addrs) {
+		ns.moved[a] = struct{}{}
+	}
+	ns.byAddr.own(nd, addrs, ns.queue)
+}
+
+// follow queues Services with endpoints at an address that a Node has got or lost, also of those that
+// name their node, which the index does not have.
+func (ns *nodes) follow(services map[ServiceName]*service) {
+	if len(ns.moved) == 0 {
+		return
+	}
+	for _, svc := range services {
+		for _, d := range svc.slices {
+			if d.at(ns.moved) {
+				ns.queue(svc)
+			}
+		}
+		for _, d := range svc.mirrored {
+			if d.at(ns.moved) {
+				ns.queue(svc)
+			}
+		}
+	}
+	ns.moved = nil
+}
+
+// at reports whether an endpoint has one of the addresses.
+func (d *sliceData) at(addrs map[netip.Addr]struct{}) bool {
+	for i := range d.endpoints {
+		if _, ok := addrs[d.endpoints[i].addr]; ok {
+			return true
+		}
+	}
+	return false
 }
 
 // setHost sets the addresses of Node.Addresses.
@@ -94,7 +140,7 @@ func (ns *nodes) remove(name string) {
 	nd.known, nd.labels, nd.derived = false, nil, nil
 	nd.weight, nd.fault = 0, ""
 	ns.changed(nd)
-	ns.byAddr.own(nd, nil, ns.queue)
+	ns.own(nd, nil)
 	ns.setHost(nd, nil)
 	ns.drop(nd)
 }

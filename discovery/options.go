@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/discovery/probe"
+	"github.com/weirlb/weir/topology"
 )
 
 // Annotations of a Service that ask something of the packet path.
@@ -266,6 +267,23 @@ func (w *annotationOptions) readHealthCheck(text string, ports []Port) {
 		return
 	}
 	w.opts.HealthCheck = c
+}
+
+// checkPortWarning notes a check at a number that is a port of the Service, and of no endpoint of it: a
+// number is the endpoints' port, as in the Probe of a container.
+func (svc *Service) checkPortWarning() {
+	c := svc.Options.HealthCheck
+	if c == nil || c.Port == 0 {
+		return
+	}
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		if p.Port == c.Port && len(p.Endpoints) > 0 && !slices.ContainsFunc(p.Endpoints, func(e topology.Endpoint) bool { return e.AddrPort.Port() == c.Port }) {
+			svc.Warnings = append(svc.Warnings, fmt.Sprintf("%s.%s.port: %d is a port of the Service, and of no endpoint: the check goes to the endpoints' port %d. The name of the Service port leads to its target port",
+				annotationPath(AnnotationHealthCheck), c.Kind, c.Port, c.Port))
+			return
+		}
+	}
 }
 
 func limit(to *uint32, text string) string {

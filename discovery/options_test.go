@@ -189,6 +189,18 @@ func TestHealthCheck(t *testing.T) {
 	}
 }
 
+// A number in a check is a port of the endpoints, not of the Service.
+func TestTheCheckIsAtThePortOfEndpoints(t *testing.T) {
+	for text, warned := range map[string]bool{"{tcpSocket: {port: 80}}": true, "{tcpSocket: {port: 8080}}": false, "{tcpSocket: {port: 9000}}": false, "{tcpSocket: {port: http}}": false} {
+		svc := aService("web", "http:80")
+		svc.Annotations = map[string]string{AnnotationHealthCheck: text}
+		s := load(svc, aSlice("web-1", "web", "http:8080", "10.0.0.1"))
+		if w := web(s).Warnings; len(web(s).Errors) > 0 || warned != (len(w) == 1 && strings.Contains(w[0], "health-check].tcpSocket.port: 80 is a port of the Service, and of no endpoint")) {
+			t.Errorf("%s: %q, %q", text, web(s).Errors, w)
+		}
+	}
+}
+
 // FuzzOptions holds whatever text to what every Service must keep: an option
 // is in range, or there is an error.
 func FuzzOptions(f *testing.F) {

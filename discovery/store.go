@@ -294,6 +294,7 @@ func (s *Store) MarkSynced() {
 // Service that was changed and changed back is not in it.
 func (s *Store) Flush() *Update {
 	up := &Update{Synced: s.synced}
+	s.nodes.follow(s.services)
 	for _, svc := range s.dirty {
 		s.weigh(svc)
 	}

@@ -29,6 +29,8 @@ type Endpoint struct {
 	Labels      map[string]string // labels of the endpoint's node; shared, never written
 	// Inferred is true when NodeName was inferred from the address.
 	Inferred bool
+	// OfNode is true when the address is that of a Node.
+	OfNode bool
 	// Weight is the endpoint's part of new flows relative to others of the tier; 0 is 1. It
 	// does not affect the choice of the tier.
 	Weight uint32

@@ -23,7 +23,7 @@ var boundaries = []boundary{
 	},
 	{
 		folder: "discovery/prober", why: "it sends probes, whoever asks for them and whatever follows",
-		own: []string{"discovery/probe", "discovery/similar"}, importers: []string{"cmd/weir"},
+		own: []string{"discovery/probe", "discovery/similar"}, importers: []string{"cmd/weir"}, tests: []string{"cmd/weir/endpointhealth"},
 	},
 	{
 		folder: "conntrack", why: "a leaf: standard library and golang.org/x/sys only",
@@ -158,6 +158,7 @@ var boundaries = []boundary{
 	{
 		folder: "cmd/weir/endpointhealth", why: "it finds out which endpoints work, whoever chooses and publishes",
 		never: []string{"cmd/weir/answers", "cmd/weir/changes", "cmd/weir/daemon", "lb/worker", "perf"}, importers: []string{"cmd/weir"},
+		tests: []string{"cmd/weir/changes"},
 	},
 	{
 		folder: "cmd/weir/changes", why: "it compares, and tells what has changed, whoever publishes",

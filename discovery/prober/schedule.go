@@ -39,13 +39,15 @@ type Target struct {
 	Check *probe.Check
 }
 
-// key identifies a target: owners with an equal one share the probe.
+// key identifies a target: owners with an equal one share the probe. Those of other groups do not: each
+// group has its own part of the bounds, and what another has noted of the target may be late.
 type key struct {
+	group    string
 	at       netip.AddrPort
 	identity string
 }
 
-func (t *Target) key() key { return key{t.At, t.Check.Identity()} }
+func (t *Target) key(group string) key { return key{group, t.At, t.Check.Identity()} }
 
 // Value is what the probes of a target say.
 type Value uint8
@@ -65,14 +67,16 @@ type State struct {
 	Value  Value
 	Since  time.Time // of Value
 	Reason string    // of the last probe that failed
-	// Latency is the time that the last successful probe took, Last when the last probe ended.
-	Latency time.Duration
-	Last    time.Time
+	// Latency is the time that the last successful probe took, Passed when it ended, Last when the last
+	// probe ended.
+	Latency      time.Duration
+	Passed, Last time.Time
 }
 
 // target is a Target that is probed.
 type target struct {
 	Target
+	key       key
 	owners    map[string]struct{}
 	group     *group
 	state     State
@@ -119,8 +123,7 @@ func NewScheduler(onChange func(Target, State, []string), probe func(context.Con
 	}
 }
 
-// Set replaces the targets of an owner, which belong to a group. A target has the group of its first
-// owner.
+// Set replaces the targets of an owner, which belongs to a group.
 func (s *Scheduler) Set(owner, ofGroup string, targets []Target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,14 +135,14 @@ func (s *Scheduler) Set(owner, ofGroup string, targets []Target) {
 	kept := make(map[key]struct{}, len(targets))
 	within := max(firstWithin, time.Duration(len(targets))*2*time.Second/PerSecond)
 	for i := range targets {
-		k := targets[i].key()
+		k := targets[i].key(ofGroup)
 		if _, twice := kept[k]; twice {
 			continue
 		}
 		keys, kept[k] = append(keys, k), struct{}{}
 		t := s.targets[k]
 		if t == nil {
-			t = &target{Target: targets[i], owners: map[string]struct{}{}, group: s.groupOf(ofGroup)}
+			t = &target{Target: targets[i], key: k, owners: map[string]struct{}{}, group: s.groupOf(ofGroup)}
 			t.state.Since = time.Now()
 			t.due = t.state.Since.Add(rand.N(within))
 			s.targets[k] = t
@@ -180,11 +183,11 @@ func (s *Scheduler) release(owner string, k key) {
 	}
 }
 
-// State is what is known of a target, the zero State of one that nobody has set.
-func (s *Scheduler) State(t Target) State {
+// State is what is known of a target of a group, the zero State of one that nobody has set.
+func (s *Scheduler) State(group string, t Target) State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if known := s.targets[t.key()]; known != nil {
+	if known := s.targets[t.key(group)]; known != nil {
 		return known.state
 	}
 	return State{}
@@ -282,7 +285,7 @@ func (s *Scheduler) done(t *target, err error, began, now time.Time) (changed bo
 	for room := s.room(t.group); len(t.group.waiting) > 0 && room > 0; {
 		next := t.group.waiting[0]
 		t.group.waiting = t.group.waiting[1:]
-		if s.targets[next.key()] == next { // not gone meanwhile
+		if s.targets[next.key] == next { // not gone meanwhile
 			heap.Push(&s.queue, next)
 			full = true
 			room--
@@ -291,7 +294,7 @@ func (s *Scheduler) done(t *target, err error, began, now time.Time) (changed bo
 	if full {
 		s.awake()
 	}
-	if s.targets[t.key()] != t {
+	if s.targets[t.key] != t {
 		return false, State{}, nil // gone meanwhile
 	}
 	period := float64(t.Check.Period) * t.group.stretched
@@ -319,6 +322,7 @@ func (t *target) note(err error, took time.Duration, now time.Time) bool {
 	t.state.Last = now
 	if err == nil {
 		t.failures, t.successes, t.state.Latency = 0, min(t.successes+1, t.Check.SuccessThreshold), took
+		t.state.Passed = now
 		if value == Unchecked || t.successes >= t.Check.SuccessThreshold {
 			value = Passing
 		}

@@ -75,7 +75,7 @@ func TestThresholds(t *testing.T) {
 	}
 }
 
-// Services that check an endpoint and port alike share the probe, and its state ends with the last.
+// Services of a namespace that check an endpoint and port alike share the probe, and its state ends with the last.
 func TestOwnersShareAProbe(t *testing.T) {
 	var mu sync.Mutex
 	n := 0
@@ -95,8 +95,8 @@ func TestOwnersShareAProbe(t *testing.T) {
 		}
 		mu.Unlock()
 		s.Set("ns/a", "ns", nil)
-		if s.State(target).Value != Passing {
-			t.Errorf("%+v", s.State(target))
+		if s.State("ns", target).Value != Passing {
+			t.Errorf("%+v", s.State("ns", target))
 		}
 		s.Set("ns/b", "ns", nil)
 		mu.Lock()
@@ -105,8 +105,8 @@ func TestOwnersShareAProbe(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		mu.Lock()
 		defer mu.Unlock()
-		if n != before || s.State(target) != (State{}) {
-			t.Errorf("%d probes without an owner, %+v", n-before, s.State(target))
+		if n != before || s.State("ns", target) != (State{}) {
+			t.Errorf("%d probes without an owner, %+v", n-before, s.State("ns", target))
 		}
 	})
 }
@@ -137,6 +137,7 @@ func TestBounds(t *testing.T) {
 			many = append(many, Target{address(i), slow})
 		}
 		s.Set("attacker/a", "attacker", many)
+		s.Set("attacker/b", "attacker", []Target{{victim, check(t, "{tcpSocket: {}, periodSeconds: 1}")}}) // the other's, first
 		time.Sleep(time.Minute)
 		s.Set("ns/b", "ns", []Target{{victim, check(t, "{tcpSocket: {}, periodSeconds: 1}")}})
 		time.Sleep(30 * time.Second)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -39,6 +38,7 @@ type endpointChange struct {
 	address string
 	text    string // follows the address
 	ports   []string
+	own     string // not "": the identity of an event of its own, however many there are
 }
 
 // NewCause is a cause that is no change of endpoints.
@@ -48,8 +48,9 @@ func NewCause(text string) *Cause { return &Cause{text: text} }
 func HealthCause(list []endpointhealth.Change) *Cause {
 	c := &Cause{text: "the health of endpoints has changed", endpoints: map[string][]endpointChange{}}
 	for _, x := range list {
-		name := x.Service.String()
-		c.endpoints[name] = append(c.endpoints[name], endpointChange{event.EndpointChanged, x.At.Addr().String(), x.Text, []string{strconv.Itoa(int(x.At.Port()))}})
+		name, address := x.Service.String(), x.At.String()
+		begin, _, _ := strings.Cut(x.Text, " ") // a failure is no repetition of a success
+		c.endpoints[name] = append(c.endpoints[name], endpointChange{kind: event.EndpointChanged, address: address, text: x.Text, own: address + " " + begin})
 	}
 	return c
 }
@@ -89,7 +90,7 @@ func endpointChanges(old, now *discovery.Service) []endpointChange {
 		if !known {
 			at = len(out)
 			index[id] = at
-			out = append(out, endpointChange{kind, id.addr.String(), text, nil})
+			out = append(out, endpointChange{kind: kind, address: id.addr.String(), text: text})
 		}
 		out[at].ports = append(out[at].ports, portText(p.Name, p.Port, p.Protocol))
 	}
@@ -185,6 +186,10 @@ func (t *Teller) Publication(changes *Published, c *Cause, node *topology.Node) 
 func (t *Teller) endpointEvents(service string, list []endpointChange) {
 	byKind := map[event.Kind][]endpointChange{}
 	for _, c := range list {
+		if c.own != "" {
+			t.Events.Add(event.New{Kind: c.kind, Service: service, Identity: c.own, Text: "endpoint " + c.address + " " + c.text})
+			continue
+		}
 		byKind[c.kind] = append(byKind[c.kind], c)
 	}
 	for kind, list := range byKind {

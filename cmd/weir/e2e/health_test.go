@@ -140,7 +140,7 @@ func (f *fixture) checkOneFails(t *testing.T, two service, ill *atomic.Bool, six
 	}
 	ill.Store(true)
 	e := f.untilHealth(t, "test/two", attached, "", "failing")
-	if e.Health.Reason != "HTTP status 503" || e.Health.Since == nil || e.Cluster || e.Used || !strings.HasPrefix(e.Reason, "fails the health check for ") {
+	if e.Health.Reason != "port 8081: HTTP status 503" || e.Health.Since == nil || e.Cluster || e.Used || !strings.HasPrefix(e.Reason, "fails the health check for ") {
 		t.Errorf("shown as %+v", e)
 	}
 	must(t, f.poll(func(context.Context) error {
@@ -156,7 +156,7 @@ func (f *fixture) checkOneFails(t *testing.T, two service, ill *atomic.Bool, six
 		}
 		return nil
 	}))
-	f.event(t, event.EndpointChanged, "fails the health check: HTTP status 503", 1)
+	f.event(t, event.EndpointChanged, "fails the health check: port 8081: HTTP status 503", 1)
 	must(t, f.poll(func(ctx context.Context) error {
 		s, err := f.admin.Status(ctx)
 		if err != nil {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/probe"
+	"github.com/weirlb/weir/discovery/prober"
 	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/topology"
 )
@@ -30,7 +32,8 @@ const (
 	maxEjectionPercent = 50
 	// trust is the time after a connection of the node's own that succeeded, in which no other is made.
 	trust = 5 * time.Second
-	// maxVerifying is the number of connections of the node's own at the same time.
+	// maxVerifying is the number of connections of the node's own at the same time. A namespace has at most
+	// a third of what others leave free: endpoints that do not answer take 2 s each.
 	maxVerifying = 64
 )
 
@@ -59,11 +62,19 @@ type ejections struct {
 	suspects  map[place]*suspect
 	byNumber  map[uint32]place // where a number was found
 	verifying int
-	count     int // that are ejected
+	byOwner   map[string]int // verifying, by namespace
+	count     int            // that are ejected
 }
 
 func noEjections() ejections {
-	return ejections{suspects: map[place]*suspect{}, byNumber: map[uint32]place{}}
+	return ejections{suspects: map[place]*suspect{}, byNumber: map[uint32]place{}, byOwner: map[string]int{}}
+}
+
+// mayVerify reports whether there is room for another connection of the node's own to an endpoint of a
+// namespace.
+func (e *ejections) mayVerify(namespace string) bool {
+	free := maxVerifying - e.verifying
+	return free > 0 && e.byOwner[namespace] < max(1, (free+2)/3)
 }
 
 // ejected reports whether an endpoint is ejected.
@@ -185,8 +196,12 @@ func (m *Monitor) look(ctx context.Context, tasks *sync.WaitGroup, now time.Time
 	}
 	m.mu.Unlock()
 	for _, p := range ejected {
-		if svc := services[p.service]; svc != nil && !m.cfg.Passive(svc) {
-			m.readmit(p, now)
+		switch svc := services[p.service]; {
+		case svc == nil:
+		case !m.cfg.Passive(svc):
+			m.readmit(p, now, "comes back: passive checks are off")
+		case m.passesAgain(svc, p):
+			m.readmit(p, now, "comes back: it passes the health check")
 		}
 	}
 	for _, p := range due {
@@ -232,12 +247,21 @@ var protocolNumbers = map[string]uint8{"TCP": 6, "UDP": 17}
 
 // decide has a connection of the node's own decide whether an endpoint is ejected, or comes back.
 func (m *Monitor) decide(ctx context.Context, tasks *sync.WaitGroup, svc *discovery.Service, p place, now time.Time) {
+	m.mu.Lock()
+	room := m.mayVerify(p.service.Namespace)
+	if s := m.suspects[p]; s != nil && !room {
+		s.failed = 0 // the next look asks again
+	}
+	m.mu.Unlock()
+	if !room {
+		return
+	}
 	allowed := protocolNumbers[p.protocol] != 0 && m.cfg.Passive(svc) && m.room(svc, p)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.suspects[p]
 	switch {
-	case s == nil || m.verifying == maxVerifying:
+	case s == nil:
 		return
 	case !allowed && s.ejected:
 		m.back(p, s, now, "comes back: as many endpoints are ejected as may be")
@@ -248,6 +272,7 @@ func (m *Monitor) decide(ctx context.Context, tasks *sync.WaitGroup, svc *discov
 	}
 	s.verifying = true
 	m.verifying++
+	m.byOwner[p.service.Namespace]++
 	tasks.Go(func() {
 		err := m.verify(ctx, p.protocol, p.at)
 		m.verified(p, err, time.Now())
@@ -259,6 +284,9 @@ func (m *Monitor) verified(p place, err error, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.verifying--
+	if m.byOwner[p.service.Namespace]--; m.byOwner[p.service.Namespace] == 0 {
+		delete(m.byOwner, p.service.Namespace)
+	}
 	s := m.suspects[p]
 	if s == nil {
 		return
@@ -284,12 +312,31 @@ func (m *Monitor) verified(p place, err error, now time.Time) {
 	}
 }
 
-// readmit ends an ejection where passive checks have been turned off.
-func (m *Monitor) readmit(p place, now time.Time) {
+// passesAgain reports whether an ejected endpoint has passed the health check at its own port since then.
+// At another port a check says nothing of the port that refuses connections.
+func (m *Monitor) passesAgain(svc *discovery.Service, p place) bool {
+	c := checkingOf(svc)
+	q := endpointAt(svc, p)
+	if q == nil {
+		return false
+	}
+	t, ok := c.target(q, p.at)
+	if !ok || t.At != p.at || (c.check.Kind == probe.UDP) != (p.protocol == "UDP") {
+		return false
+	}
+	state := m.probes.State(svc.Name.Namespace, t)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.suspects[p]
+	return state.Value == prober.Passing && s != nil && state.Passed.Add(-state.Latency).After(s.since)
+}
+
+// readmit ends an ejection before its time.
+func (m *Monitor) readmit(p place, now time.Time, text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.suspects[p]; s != nil && s.ejected && !s.verifying {
-		m.back(p, s, now, "comes back: passive checks are off")
+		m.back(p, s, now, text)
 	}
 }
 

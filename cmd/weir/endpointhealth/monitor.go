@@ -6,6 +6,7 @@ package endpointhealth
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/discovery/probe"
 	"github.com/weirlb/weir/discovery/prober"
 	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/topology"
@@ -34,7 +36,7 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Change is a change of an endpoint's health, of a Service or of several ports.
+// Change is a change of the health of an endpoint of a Service.
 type Change struct {
 	Service discovery.ServiceName
 	At      netip.AddrPort
@@ -49,6 +51,7 @@ type Monitor struct {
 
 	mu       sync.Mutex
 	services map[discovery.ServiceName]*discovery.Service
+	guard    *translate.Guard
 	changes  []Change
 	wake     chan struct{}
 	ejections
@@ -68,6 +71,7 @@ func New(cfg Config) *Monitor {
 func (m *Monitor) Apply(up *discovery.Update, guard *translate.Guard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.guard = guard
 	for _, name := range up.Deleted {
 		m.remove(name)
 	}
@@ -86,6 +90,7 @@ func (m *Monitor) Apply(up *discovery.Update, guard *translate.Guard) {
 func (m *Monitor) SetGuard(guard *translate.Guard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.guard = guard
 	for _, svc := range m.services {
 		m.probes.Set(svc.Name.String(), svc.Name.Namespace, Targets(svc, guard))
 	}
@@ -102,7 +107,7 @@ func Targets(svc *discovery.Service, guard *translate.Guard) (out []prober.Targe
 	if svc.Options.HealthCheck == nil {
 		return nil
 	}
-	own := guard.Frontends(svc)
+	own, c := guard.Frontends(svc), checkingOf(svc)
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		for j := range p.Endpoints {
@@ -110,7 +115,7 @@ func Targets(svc *discovery.Service, guard *translate.Guard) (out []prober.Targe
 			if e.State() == "terminated" || guard.Refuses(e.AddrPort) != "" || own.Refuses(e, p.Protocol) != "" {
 				continue
 			}
-			if t, ok := target(svc, p, e.AddrPort); ok && guard.Refuses(t.At) == "" {
+			if t, ok := c.target(p, e.AddrPort); ok && refusal(guard, own, e, &t) == "" {
 				out = append(out, t)
 			}
 		}
@@ -118,28 +123,53 @@ func Targets(svc *discovery.Service, guard *translate.Guard) (out []prober.Targe
 	return out
 }
 
+// refusal says why the target of an endpoint is not probed, "" if it is. The port of the check may be
+// another than that of the endpoint.
+func refusal(guard *translate.Guard, own *translate.Frontends, e *topology.Endpoint, t *prober.Target) string {
+	protocol := "TCP"
+	if t.Check.Kind == probe.UDP {
+		protocol = "UDP"
+	}
+	probed := topology.Endpoint{AddrPort: t.At, NodeName: e.NodeName}
+	return cmp.Or(guard.RefusesProbe(e, t.At), own.Refuses(&probed, protocol))
+}
+
+// checking is the check of a Service, with the port that it names.
+type checking struct {
+	check *probe.Check
+	named *discovery.Port
+}
+
+// checkingOf is the check of a Service. There may be none.
+func checkingOf(svc *discovery.Service) checking {
+	c := checking{check: svc.Options.HealthCheck}
+	if c.check != nil && c.check.PortName != "" {
+		if i := slices.IndexFunc(svc.Ports, func(q discovery.Port) bool { return q.Name == c.check.PortName }); i >= 0 {
+			c.named = &svc.Ports[i]
+		}
+	}
+	return c
+}
+
 // target is what tells of an endpoint of a Service port: the check of the Service at the port that it
 // names. There is none where a named port has no endpoint at the address.
-func target(svc *discovery.Service, p *discovery.Port, at netip.AddrPort) (t prober.Target, ok bool) {
-	c := svc.Options.HealthCheck
+func (c *checking) target(p *discovery.Port, at netip.AddrPort) (t prober.Target, ok bool) {
 	switch {
-	case c == nil:
+	case c.check == nil:
 		return t, false
-	case c.Port != 0:
-		at = netip.AddrPortFrom(at.Addr(), c.Port)
-	case c.PortName != "" && c.PortName != p.Name:
-		i := slices.IndexFunc(svc.Ports, func(q discovery.Port) bool { return q.Name == c.PortName })
-		if i < 0 {
+	case c.check.Port != 0:
+		at = netip.AddrPortFrom(at.Addr(), c.check.Port)
+	case c.check.PortName != "" && c.check.PortName != p.Name:
+		if c.named == nil {
 			return t, false
 		}
-		list := svc.Ports[i].Endpoints
-		j, _ := slices.BinarySearchFunc(list, at.Addr(), func(e topology.Endpoint, a netip.Addr) int { return e.AddrPort.Addr().Compare(a) })
-		if j == len(list) || list[j].AddrPort.Addr() != at.Addr() {
+		list := atAddress(c.named, at.Addr())
+		if len(list) == 0 {
 			return t, false
 		}
-		at = list[j].AddrPort
+		at = list[0].AddrPort
 	}
-	return prober.Target{At: at, Check: c}, true
+	return prober.Target{At: at, Check: c.check}, true
 }
 
 // Health is what checks say of an endpoint. It is a translate.Health.
@@ -149,24 +179,57 @@ func (m *Monitor) Health(svc *discovery.Service, p *discovery.Port, at netip.Add
 
 // fails reports whether the active check of an endpoint fails.
 func (m *Monitor) fails(svc *discovery.Service, p *discovery.Port, at netip.AddrPort) bool {
-	t, ok := target(svc, p, at)
-	return ok && m.probes.State(t).Value == prober.Failing
+	c := checkingOf(svc)
+	t, ok := c.target(p, at)
+	return ok && m.probes.State(svc.Name.Namespace, t).Value == prober.Failing
 }
 
 // checked notes that a check says another thing of a target.
 func (m *Monitor) checked(t prober.Target, s prober.State, owners []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	text := "passes the health check"
-	if s.Value == prober.Failing {
-		text = "fails the health check: " + s.Reason
-	}
 	for _, owner := range owners {
-		name := serviceName(owner)
-		if svc := m.services[name]; svc != nil {
-			m.note(Change{name, t.At, text})
+		if svc := m.services[serviceName(owner)]; svc != nil {
+			m.noteChecked(svc, &t, &s)
 		}
 	}
+}
+
+// noteChecked notes a change of a target for each endpoint of a Service of which it tells.
+// Preconditions: m.mu is held.
+func (m *Monitor) noteChecked(svc *discovery.Service, t *prober.Target, s *prober.State) {
+	c := checkingOf(svc)
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		for _, e := range atAddress(p, t.At.Addr()) {
+			if told, ok := c.target(p, e.AddrPort); !ok || told.At != t.At || told.Check.Identity() != t.Check.Identity() {
+				continue
+			}
+			text := "passes the health check"
+			if s.Value == prober.Failing {
+				text = "fails the health check: " + reasonAt(e.AddrPort, t.At, s.Reason)
+			}
+			m.note(Change{svc.Name, e.AddrPort, text})
+		}
+	}
+}
+
+// reasonAt is why a probe of an endpoint fails, with the port where that is another.
+func reasonAt(endpoint, probed netip.AddrPort, reason string) string {
+	if probed.Port() == endpoint.Port() {
+		return reason
+	}
+	return fmt.Sprintf("port %d: %s", probed.Port(), reason)
+}
+
+// atAddress are the endpoints of a port at an address.
+func atAddress(p *discovery.Port, addr netip.Addr) []topology.Endpoint {
+	from, _ := slices.BinarySearchFunc(p.Endpoints, addr, func(e topology.Endpoint, a netip.Addr) int { return e.AddrPort.Addr().Compare(a) })
+	to := from
+	for to < len(p.Endpoints) && p.Endpoints[to].AddrPort.Addr() == addr {
+		to++
+	}
+	return p.Endpoints[from:to]
 }
 
 // note keeps a change for Run. Preconditions: m.mu is held.
@@ -201,7 +264,9 @@ func (m *Monitor) Run(ctx context.Context) error {
 		list := m.changes
 		m.changes = nil
 		m.mu.Unlock()
-		slices.SortStableFunc(list, func(a, b Change) int { return cmp.Compare(a.Service.String(), b.Service.String()) })
-		m.cfg.Changed(list)
+		slices.SortStableFunc(list, func(a, b Change) int {
+			return cmp.Or(cmp.Compare(a.Service.String(), b.Service.String()), a.At.Compare(b.At))
+		})
+		m.cfg.Changed(slices.Compact(list)) // an endpoint may serve several ports
 	}
 }

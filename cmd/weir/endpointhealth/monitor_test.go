@@ -16,6 +16,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/probe"
+	"github.com/weirlb/weir/discovery/prober"
 	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/topology"
 )
@@ -26,7 +27,8 @@ var web = discovery.ServiceName{Namespace: "ns", Name: "web"}
 type bench struct {
 	*Monitor
 	svc  *discovery.Service
-	dead map[netip.AddrPort]bool // that a connection of the node fails to
+	dead map[netip.AddrPort]bool // that a connection of the node, or a probe, fails to
+	slow bool                    // connections of the node have no answer
 	mu   sync.Mutex
 	said []string
 	// verified counts connections of the node's own.
@@ -77,6 +79,14 @@ func inFalseTime(t *testing.T, svc *discovery.Service, f func(*bench)) {
 		for i := range svc.Ports[0].Endpoints {
 			b.cfg.Attempts.Assign(uint32(i + 1))
 		}
+		b.probes = prober.NewScheduler(b.checked, func(_ context.Context, _ *probe.Check, at netip.AddrPort) error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if b.dead[netip.AddrPortFrom(at.Addr(), 80)] {
+				return errors.New("connection refused")
+			}
+			return nil
+		})
 		b.Apply(&discovery.Update{Put: []*discovery.Service{svc}}, guard)
 		ctx, cancel := context.WithCancel(context.Background())
 		var ended sync.WaitGroup
@@ -92,6 +102,13 @@ func (b *bench) die(endpoint int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.dead[addressOf(endpoint)] = true
+}
+
+// revive has it answer again.
+func (b *bench) revive(endpoint int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.dead, addressOf(endpoint))
 }
 
 // fail has attempts fail, and waits until that was looked at.
@@ -132,9 +149,7 @@ func TestEjection(t *testing.T) {
 		b.expect(t, "as many as it takes", 2)
 		time.Sleep(baseEjection + time.Second)
 		b.expect(t, "it does not answer after the first time", 2)
-		b.mu.Lock()
-		delete(b.dead, addressOf(2))
-		b.mu.Unlock()
+		b.revive(2)
 		time.Sleep(baseEjection)
 		b.expect(t, "the second time is longer", 2)
 		time.Sleep(baseEjection + time.Second)
@@ -294,11 +309,17 @@ func TestTargets(t *testing.T) {
 	svc := aService(2, "TCP")
 	svc.Ports = append(svc.Ports, discovery.Port{Name: "status", Protocol: "TCP", Port: 81, Endpoints: []topology.Endpoint{
 		{AddrPort: netip.AddrPortFrom(addressOf(2).Addr(), 8081), Ready: true}}})
+	// The third is at the address of another node. A frontend of the Service is none of it.
+	svc.Ports[0].Endpoints = append(svc.Ports[0].Endpoints, topology.Endpoint{AddrPort: addressOf(3), OfNode: true, NodeName: "other", Ready: true})
+	svc.Ports = append(svc.Ports, discovery.Port{Name: "none", Protocol: "TCP", Port: 7000})
+	svc.LoadBalancerIPs = []netip.Addr{addressOf(2).Addr()}
 	for text, want := range map[string][]string{
-		"{tcpSocket: {}}":             {"10.0.0.1:80", "10.0.0.2:80", "10.0.0.2:8081"},
-		"{tcpSocket: {port: 9000}}":   {"10.0.0.1:9000", "10.0.0.2:9000", "10.0.0.2:9000"},
-		"{tcpSocket: {port: status}}": {"10.0.0.2:8081", "10.0.0.2:8081"},
-		"{tcpSocket: {port: 22}}":     {"10.0.0.2:22", "10.0.0.2:22"},
+		"{tcpSocket: {}}":             {"10.0.0.1:80", "10.0.0.2:8081", "10.0.0.3:80"},
+		"{tcpSocket: {port: 9000}}":   {"10.0.0.1:9000", "10.0.0.2:9000", "10.0.0.3:9000"},
+		"{tcpSocket: {port: status}}": {"10.0.0.2:8081"},
+		"{tcpSocket: {port: 22}}":     {"10.0.0.2:22"}, // neither of this node nor of another
+		"{tcpSocket: {port: 7000}}":   {"10.0.0.1:7000", "10.0.0.3:7000"},
+		"{udp: {port: 7000}}":         {"10.0.0.1:7000", "10.0.0.2:7000", "10.0.0.3:7000"},
 	} {
 		svc.Options.HealthCheck = parsed(t, text)
 		guard := &translate.Guard{Ports: []uint16{22}, Own: func(a netip.Addr) bool { return a == addressOf(1).Addr() }}

@@ -13,6 +13,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/prober"
+	"github.com/weirlb/weir/topology"
 )
 
 // State is the health of an endpoint of a Service port, without its failed connections.
@@ -24,25 +25,45 @@ func (m *Monitor) State(svc *discovery.Service, p *discovery.Port, at netip.Addr
 		h.State, h.Since, h.Reason = api.HealthEjected, &s.since, s.reason
 	}
 	m.mu.Unlock()
-	t, ok := target(svc, p, at)
+	c := checkingOf(svc)
+	t, ok := c.target(p, at)
 	if !ok {
-		if svc.Options.HealthCheck != nil && h.Reason == "" {
-			h.Reason = fmt.Sprintf("Service port %s has no endpoint at the address", svc.Options.HealthCheck.PortName)
+		if c.check != nil && h.Reason == "" {
+			h.Reason = fmt.Sprintf("Service port %s has no endpoint at the address", c.check.PortName)
 		}
 		return h
 	}
-	state := m.probes.State(t)
-	if h.State == api.HealthEjected || state.Since.IsZero() {
+	state := m.probes.State(svc.Name.Namespace, t)
+	switch {
+	case h.State == api.HealthEjected:
+		return h
+	case state.Since.IsZero():
+		if why := m.refusal(svc, p, at, &t); why != "" {
+			h.Reason = "not probed: " + why
+		}
 		return h
 	}
 	h.State, h.Since = state.Value.String(), &state.Since
 	if state.Value == prober.Failing {
-		h.Reason = state.Reason
+		h.Reason = reasonAt(at, t.At, state.Reason)
 	}
 	if state.Latency > 0 {
 		h.LatencySeconds = state.Latency.Seconds()
 	}
 	return h
+}
+
+// refusal says why the target of an endpoint is not probed.
+func (m *Monitor) refusal(svc *discovery.Service, p *discovery.Port, at netip.AddrPort, t *prober.Target) string {
+	m.mu.Lock()
+	guard := m.guard
+	m.mu.Unlock()
+	for _, e := range atAddress(p, at.Addr()) {
+		if e.AddrPort == at && guard != nil {
+			return refusal(guard, guard.Frontends(svc), &e, t)
+		}
+	}
+	return ""
 }
 
 // Counts are the endpoints of a Service by health: those that have another than unchecked.
@@ -119,10 +140,30 @@ func (m *Monitor) failing(svc *discovery.Service) string {
 		return ""
 	}
 	text := fmt.Sprintf("%d of %d ready endpoints do not work: %s", len(names), total, event.Some(names))
-	if len(names) == total && !svc.Options.HealthCheckClosed {
+	switch used := m.usedAllTheSame(svc); used {
+	case 0:
+	case total:
 		text += "; since all fail, all are used"
+	default:
+		text += fmt.Sprintf("; %d of these are used all the same, since their Service port has no other", used)
 	}
 	return text
+}
+
+// usedAllTheSame is how many endpoints that fail or are ejected count as ready.
+func (m *Monitor) usedAllTheSame(svc *discovery.Service) (n int) {
+	r := m.cfg.Readiness()
+	r.Health = m.Health
+	now := r.Of(svc)
+	for i := range now.Ports {
+		for j := range now.Ports[i].Endpoints {
+			e := &now.Ports[i].Endpoints[j]
+			if e.Ready && m.Health(svc, &svc.Ports[i], e.AddrPort) != (topology.Health{}) {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // Age is how long a health has lasted, for sentences; "" if it is not known.

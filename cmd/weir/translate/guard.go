@@ -52,6 +52,16 @@ func (g *Guard) Refuses(a netip.AddrPort) string {
 	return ""
 }
 
+// RefusesProbe says why no probe goes to an address and port of an endpoint, "" if it may. A probe may go
+// to another port than packets do, and every author of a Service names it: it goes to no protected port of
+// any node.
+func (g *Guard) RefusesProbe(e *topology.Endpoint, at netip.AddrPort) string {
+	if e.OfNode && slices.Contains(g.Ports, at.Port()) {
+		return fmt.Sprintf("port %d of the address of a node is protected (protectedEndpointPorts)", at.Port())
+	}
+	return g.Refuses(at)
+}
+
 // ready returns the endpoints of a port of a family as the node uses them, and notes the problem of those
 // that it refuses. Without an address it is the same on all nodes, and so a single Event of the Service.
 func (f *familyPort) ready(eps []topology.Endpoint) []topology.Endpoint {
