@@ -21,6 +21,7 @@ type routeChange struct {
 // entry takes precedence over it. So for each changed prefix the old entry counts, and for
 // an added prefix the entry that served the destinations until now.
 type affectedHops struct {
+	all    bool // of routing rules: any of a destination's paths may be another
 	hops   map[hopKey]bool
 	onLink map[uint32]*bart.Lite // by port + 1: destinations that are their own next hops
 	seen   map[*entry]bool       // entries whose next hops are in hops
@@ -103,6 +104,9 @@ func (x *affectedHops) addOnLink(port int, p netip.Prefix) {
 
 // has reports whether an adjacency is affected.
 func (x *affectedHops) has(k hopKey) bool {
+	if x.all {
+		return true
+	}
 	on := x.onLink[k.port]
 	return x.hops[k] || on != nil && on.Contains(k.nextHop())
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/gaissmai/bart"
 	"pgregory.net/rapid"
 )
 
@@ -126,13 +125,13 @@ func changedEntries(t *rapid.T, name string, entries map[netip.Prefix]*entry) ma
 func TestEveryPathThatChangesHasAnAffectedNextHop(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		local, main := drawEntries(t, "local"), drawEntries(t, "main")
-		old := &Table{local: new(bart.Table[*entry]), main: new(bart.Table[*entry])}
-		update(&old.local, nil, local)
-		update(&old.main, nil, main)
+		old, now := &Table{}, &Table{}
+		old.local, _ = update(nil, nil, local)
+		old.main, _ = update(nil, nil, main)
 
-		now := &Table{local: old.local, main: old.main}
-		localChanges := update(&now.local, local, changedEntries(t, "local now", local))
-		mainChanges := update(&now.main, main, changedEntries(t, "main now", main))
+		var localChanges, mainChanges []routeChange
+		now.local, localChanges = update(old.local, local, changedEntries(t, "local now", local))
+		now.main, mainChanges = update(old.main, main, changedEntries(t, "main now", main))
 		affected := affectedBy(old, now, localChanges, mainChanges)
 
 		for i := range byte(32) {

@@ -56,11 +56,15 @@ func attachedPorts(links map[int]*link, ifaces []Interface) map[int][]int {
 	return ports
 }
 
-// build returns the entries of the two tables: first, asked before the other,
-// and main.
-func (b *builder) build() (first, main map[netip.Prefix]*entry) {
-	first = make(map[netip.Prefix]*entry)
-	main = make(map[netip.Prefix]*entry, len(b.k.routes))
+// contents are the entries of the routing tables by their numbers.
+type contents map[int]map[netip.Prefix]*entry
+
+// build returns the entries of the tables. There is always a local and a main table.
+func (b *builder) build() contents {
+	all := contents{
+		unix.RT_TABLE_LOCAL: make(map[netip.Prefix]*entry),
+		unix.RT_TABLE_MAIN:  make(map[netip.Prefix]*entry, len(b.k.routes)),
+	}
 	routes := slices.Clone(b.k.routes)
 	// Best first; the sort is stable, so equal ones stay in the kernel's order.
 	slices.SortStableFunc(routes, compareRoutes)
@@ -69,9 +73,14 @@ func (b *builder) build() (first, main map[netip.Prefix]*entry) {
 		if r.tos != 0 || r.sourced {
 			continue
 		}
-		into := main
-		if r.table == unix.RT_TABLE_LOCAL && b.separateLocal(r.dst) {
-			into = first
+		table := r.table
+		if table == unix.RT_TABLE_LOCAL && !b.separateLocal(r.dst) {
+			table = unix.RT_TABLE_MAIN
+		}
+		into := all[table]
+		if into == nil {
+			into = make(map[netip.Prefix]*entry)
+			all[table] = into
 		}
 		if into[r.dst] != nil {
 			continue
@@ -80,8 +89,12 @@ func (b *builder) build() (first, main map[netip.Prefix]*entry) {
 			into[r.dst] = e
 		}
 	}
-	markDefaults(main)
-	return first, main
+	for table, entries := range all {
+		if table != unix.RT_TABLE_LOCAL {
+			markDefaults(entries)
+		}
+	}
+	return all
 }
 
 // separateLocal reports whether the local table is separate. For IPv4 without custom rules

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/gaissmai/bart"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,16 +37,11 @@ func via(index int, gateway string) hop {
 
 // built is the table that a kernel state gives.
 func built(k *kernelState, cfg Config) *Table {
-	first, main := newBuilder(k, &cfg).build()
-	t := &Table{epoch: 1}
-	update(&t.local, nil, first)
-	update(&t.main, nil, main)
-	if t.local == nil {
-		t.local = new(bart.Table[*entry])
-	}
-	if t.main == nil {
-		t.main = new(bart.Table[*entry])
-	}
+	w := Watcher{cfg: cfg}
+	w.table.Store(&Table{local: new(bart.Table[*entry]), main: new(bart.Table[*entry])})
+	b := newBuilder(k, &cfg)
+	t, _ := w.replaceTables(b, b.build())
+	t.epoch = 1
 	return t
 }
 
@@ -238,42 +232,54 @@ func TestSource(t *testing.T) {
 }
 
 func TestRules(t *testing.T) {
-	rule := func(priority, table int, change func(*netlink.Rule)) netlink.Rule {
-		r := *netlink.NewRule()
-		r.Priority, r.Table, r.Family = priority, table, unix.AF_INET
+	rule := func(priority, table int, change func(*kernelRule)) kernelRule {
+		r := kernelRule{
+			priority: priority, table: table, family: unix.AF_INET, action: actionTable,
+			uids: [2]uint32{1, 0}, suppressLength: -1, suppressGroup: -1,
+		}
 		if change != nil {
 			change(&r)
 		}
 		return r
 	}
-	standard := []netlink.Rule{rule(0, 255, nil), rule(32766, 254, nil), rule(32767, 253, nil)}
+	standard := []kernelRule{rule(0, 255, nil), rule(32766, 254, nil), rule(32767, 253, nil)}
+	vrfs := map[int]*link{1: {index: 1, name: "eth1", master: 9}, 9: {index: 9, name: "red", kind: "vrf"}}
 	for _, tc := range []struct {
-		name    string
-		extra   netlink.Rule
-		vrfs    bool
-		custom  bool
-		ignored int
+		name              string
+		extra             kernelRule
+		links             map[int]*link
+		followed, ignored int // beyond the standard ones
 	}{
-		{"local table moved", rule(100, 255, nil), false, true, 0},
-		{"marked packets", rule(9, 2004, func(r *netlink.Rule) { r.Mark = 0x200 }), false, true, 0},
-		{"source", rule(10, 200, func(r *netlink.Rule) { r.Src = prefix("10.0.0.0/8") }), false, true, 1},
-		{"answers from an endpoint", rule(10, 200, func(r *netlink.Rule) { r.IifName = "eth1" }), false, true, 1},
-		{"sockets of the host", rule(10, 200, func(r *netlink.Rule) { r.OifName = "eth1" }), false, true, 0},
-		{"packets of the host", rule(10, 200, func(r *netlink.Rule) { r.IifName = "lo" }), false, true, 0},
-		{"pods by the main table", rule(10, 254, func(r *netlink.Rule) { r.Dst = prefix("10.0.0.7/32") }), false, true, 0},
-		{"main without its default route", rule(10, 254, func(r *netlink.Rule) { r.SuppressPrefixlen = 0 }), false, true, 1},
-		{"everything to another table", rule(10, 200, nil), false, true, 1},
-		{"VRFs' rule without a VRF", rule(1000, 0, nil), false, true, 0},
-		{"VRFs' rule with one", rule(1000, 0, nil), true, true, 1},
+		{"local table moved", rule(100, 255, nil), nil, 1, 0},
+		{"marked packets", rule(9, 2004, func(r *kernelRule) { r.mark, r.mask = 0x200, 0xf00 }), nil, 0, 0},
+		{"packets that are not marked", rule(9, 51820, func(r *kernelRule) { r.mark, r.mask, r.not = 0xca6c, 0xffff, true }), nil, 1, 0},
+		{"source", rule(10, 200, func(r *kernelRule) { r.src = netip.MustParsePrefix("10.0.0.0/8") }), nil, 1, 0},
+		{"answers from an endpoint", rule(10, 200, func(r *kernelRule) { r.in = "eth1" }), vrfs, 1, 0},
+		{"an interface that is not there", rule(10, 200, func(r *kernelRule) { r.in = "eth1" }), nil, 0, 0},
+		{"sockets of the host", rule(10, 200, func(r *kernelRule) { r.out = "eth1" }), nil, 0, 0},
+		{"packets of the host", rule(10, 200, func(r *kernelRule) { r.in = "lo" }), nil, 0, 0},
+		{"a user's sockets", rule(10, 200, func(r *kernelRule) { r.uids = [2]uint32{7, 9} }), nil, 0, 0},
+		{"pods by the main table", rule(10, 254, func(r *kernelRule) { r.dst = netip.MustParsePrefix("10.0.0.7/32") }), nil, 1, 0},
+		{"main without its default route", rule(10, 254, func(r *kernelRule) { r.suppressLength = 0 }), nil, 1, 0},
+		{"everything to another table", rule(10, 200, nil), nil, 1, 0},
+		{"nothing may go", rule(10, 0, func(r *kernelRule) { r.action = actionProhibit }), nil, 1, 0},
+		{"nothing", rule(10, 0, func(r *kernelRule) { r.action = actionNop }), nil, 0, 0},
+		{"VRFs' rule without a VRF", rule(1000, 0, func(r *kernelRule) { r.vrf = true }), nil, 0, 0},
+		{"VRFs' rule with a VRF", rule(1000, 0, func(r *kernelRule) { r.vrf = true }), vrfs, 0, 1},
+		{"type of service", rule(10, 200, func(r *kernelRule) { r.tos = 0x10 }), nil, 0, 1},
+		{"groups of interfaces", rule(10, 200, func(r *kernelRule) { r.suppressGroup = 3 }), nil, 0, 1},
+		{"a condition of a new kernel", rule(10, 200, func(r *kernelRule) { r.unknown = 99 }), nil, 0, 1},
+		{"to another rule", rule(10, 0, func(r *kernelRule) { r.action = actionGoto }), nil, 0, 1},
+		{"of marked packets to another rule", rule(10, 0, func(r *kernelRule) { r.action, r.mark, r.mask = actionGoto, 1, 1 }), nil, 0, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := judgeRules(append(slices.Clone(standard), tc.extra), tc.vrfs)
-			if got.custom4 != tc.custom || len(got.ignored) != tc.ignored {
+			got := judgeRules(append(slices.Clone(standard), tc.extra), tc.links)
+			if !got.custom4 || len(got.followed) != 3+tc.followed || len(got.ignored) != tc.ignored {
 				t.Errorf("%+v", got)
 			}
 		})
 	}
-	if got := judgeRules(standard, false); got.custom4 || len(got.ignored) > 0 {
+	if got := judgeRules(standard, nil); got.custom4 || len(got.ignored) > 0 {
 		t.Errorf("default rules: %+v", got)
 	}
 }

@@ -37,7 +37,7 @@ type address struct {
 
 func (a *address) has(flag int) bool { return a.flags&flag != 0 }
 
-// kernelRoute is a route of the main or local table.
+// kernelRoute is a route of a routing table.
 type kernelRoute struct {
 	table  int
 	kind   uint8 // RTN_*

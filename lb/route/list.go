@@ -1,10 +1,9 @@
 package route
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
-
-	"github.com/gaissmai/bart"
 )
 
 // Neighbor is an adjacency for a reader.
@@ -43,10 +42,9 @@ func (w *Watcher) Neighbors() []Neighbor {
 // Sources lists every address that some path out of an attached interface has
 // as its SNAT source.
 func (w *Watcher) Sources() []netip.Addr {
-	t := w.Load()
 	seen := map[netip.Addr]bool{}
-	for _, b := range []*bart.Table[*entry]{t.local, t.main} {
-		for _, e := range b.All() {
+	for _, routes := range w.Load().tables() {
+		for _, e := range routes.All() {
 			for i := range e.paths {
 				if p := &e.paths[i]; p.Kind == Attached && p.Source.IsValid() {
 					seen[p.Source] = true
@@ -54,12 +52,7 @@ func (w *Watcher) Sources() []netip.Addr {
 			}
 		}
 	}
-	out := make([]netip.Addr, 0, len(seen))
-	for a := range seen {
-		out = append(out, a)
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
+	return slices.SortedFunc(maps.Keys(seen), netip.Addr.Compare)
 }
 
 // Stats are totals since New.

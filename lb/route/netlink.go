@@ -61,9 +61,7 @@ func (c *conn) read() (*kernelState, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	vrfs := false
 	for _, l := range links {
-		vrfs = vrfs || l.Type() == "vrf"
 		k.links[l.Attrs().Index] = newLink(l)
 	}
 	addrs, err := c.handle.AddrList(nil, netlink.FAMILY_ALL)
@@ -75,13 +73,14 @@ func (c *conn) read() (*kernelState, error) {
 			k.addresses = append(k.addresses, a)
 		}
 	}
-	rules, err := c.handle.RuleList(netlink.FAMILY_ALL)
+	rules, err := c.rules()
 	if err != nil {
-		return nil, fmt.Errorf("list routing rules: %w", err)
+		return nil, err
 	}
-	k.rules = judgeRules(rules, vrfs)
+	k.rules = judgeRules(rules, k.links)
+	tables := k.rules.tables()
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		for _, table := range []uint8{unix.RT_TABLE_LOCAL, unix.RT_TABLE_MAIN} {
+		for _, table := range tables {
 			if k.routes, err = c.routes(k.routes, family, table); err != nil {
 				return nil, fmt.Errorf("list routes: %w", err)
 			}
@@ -126,9 +125,16 @@ func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 }
 
 // routes appends the routes of a table.
-func (c *conn) routes(into []kernelRoute, family, table uint8) ([]kernelRoute, error) {
+func (c *conn) routes(into []kernelRoute, family uint8, table int) ([]kernelRoute, error) {
 	req := c.request(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
-	req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Table: table}})
+	header := unix.RtMsg{Family: family, Table: unix.RT_TABLE_UNSPEC}
+	if table <= 0xff {
+		header.Table = uint8(table)
+	}
+	req.AddData(&nl.RtMsg{RtMsg: header})
+	if table > 0xff {
+		req.AddData(nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(uint32(table))))
+	}
 	var bad error
 	err := req.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(m []byte) bool {
 		r, ok, err := parseRoute(m)
@@ -137,7 +143,7 @@ func (c *conn) routes(into []kernelRoute, family, table uint8) ([]kernelRoute, e
 			return false
 		}
 		// An old kernel gives all tables.
-		if ok && r.table == int(table) {
+		if ok && r.table == table {
 			into = append(into, r)
 		}
 		return true

@@ -133,17 +133,17 @@ func (s *safeBuffer) count(what string) int {
 	return strings.Count(s.b.String(), what)
 }
 
-func TestRuleToAnotherTableIsLoggedOnce(t *testing.T) {
+func TestRuleThatIsNotFollowedIsLoggedOnce(t *testing.T) {
 	node, _ := lan(t)
 	var log safeBuffer
 	w := node.watch(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, "e0")
 	rule := netlink.NewRule()
-	rule.Priority, rule.Table, rule.Src, rule.Family = 100, 200, prefix("10.0.0.0/8"), unix.AF_INET
+	rule.Priority, rule.Table, rule.Src, rule.Tos, rule.Family = 100, 200, prefix("10.0.0.0/8"), 0x10, unix.AF_INET
 	node.must(node.RuleAdd(rule))
-	eventually(t, "warnings", 1, func() int { return log.count("from 10.0.0.0/8 lookup 200") })
+	eventually(t, "warnings", 1, func() int { return log.count("from 10.0.0.0/8 tos 0x10 lookup 200") })
 	node.via("203.0.113.0/24", "192.0.2.2", "e0")
 	eventually(t, "path", "attached 0 via 192.0.2.2 from 192.0.2.1", func() string { return pathTo(w, "203.0.113.1") })
-	if n := log.count("from 10.0.0.0/8 lookup 200"); n != 1 {
+	if n := log.count("from 10.0.0.0/8 tos 0x10 lookup 200"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
 }

@@ -106,9 +106,9 @@ func TestHalvesAreDefaultRoutes(t *testing.T) {
 // A change of the reverse path alone is a change of the table.
 func TestABridgesPortChangesTheTable(t *testing.T) {
 	k := kernelWithPods(to("10.9.0.0/24", via(9, "")))
-	_, before := newBuilder(k, &eth0Attached).build()
+	before := newBuilder(k, &eth0Attached).build()[unix.RT_TABLE_MAIN]
 	k.links[10].master = 0
-	_, after := newBuilder(k, &eth0Attached).build()
+	after := newBuilder(k, &eth0Attached).build()[unix.RT_TABLE_MAIN]
 	p := netip.MustParsePrefix("10.9.0.0/24")
 	if before[p].equal(after[p]) || before[p].reverse.inside || !after[p].reverse.inside {
 		t.Errorf("before %+v, after %+v", before[p].reverse, after[p].reverse)

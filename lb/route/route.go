@@ -6,8 +6,8 @@
 // [Watcher.Run]:
 //
 //   - [Table], an immutable longest prefix match over the main and local
-//     routing tables, behind one atomic pointer. Its epoch changes whenever an
-//     answer may have changed.
+//     routing tables and those that routing rules name, behind one atomic
+//     pointer. Its epoch changes whenever an answer may have changed.
 //   - [Adjacency], a fixed array of next hops (port, MACs, MTU, state) whose
 //     words are replaced in place: a neighbor's new MAC reaches established
 //     flows without touching them. Its stamp changes when routes that led there
@@ -21,7 +21,8 @@
 // tables are read again, and after lost ones (ENOBUFS) or an interrupted dump
 // all of them.
 //
-//	kernel.go     the kernel's state; rules.go: routing rules that are not followed
+//	kernel.go     the kernel's state; kernelrule.go: its routing rules
+//	rules.go      which of them are followed; policy.go: the look-up by them
 //	netlink.go    that state, read; neighbor.go: neighbors, read and asked for
 //	subscribe.go  notifications
 //	table.go      the routes; build.go, source.go and reverse.go make them
@@ -32,9 +33,12 @@
 //	addresses.go  the host's addresses; list.go: answers to readers
 //	static.go     a watcher without a kernel
 //
-// Not supported, with a warning where it would matter: routing rules beyond the default
-// rules, other tables (VRFs), routes for a TOS, and source-specific
-// IPv6 routes. A route through an interface that Weir is not attached to
+// Routing rules (RFC 1812 calls it policy routing) see a packet as the kernel does that forwards it
+// without a firewall mark: to an endpoint with the client's address, to a client with the
+// frontend's, by protocol, ports and the interface by which it came.
+//
+// Not supported, with a warning where it would matter: rules of VRFs, by TOS, or with goto, routes
+// for a TOS, and source-specific IPv6 routes. A route through an interface that Weir is not attached to
 // (among them VLAN devices, bridges, tunnels on top of an attached interface),
 // and a route with an encapsulation, leads through the host veth: the kernel
 // forwards it. A bond's routes lead out of those of its members that Weir is

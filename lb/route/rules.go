@@ -3,16 +3,16 @@ package route
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
-// Unfollowed is the list of routing rules that may send an answer to a table that Weir does not
-// look at.
+// Unfollowed is the list of routing rules that may concern a packet of Weir and that it does not
+// follow: those of VRFs, by TOS, with goto, or that suppress groups of interfaces.
 type Unfollowed struct {
 	list atomic.Pointer[[]string]
 	log  *slog.Logger
@@ -38,20 +38,25 @@ func (u *Unfollowed) set(rules []string) {
 }
 
 // NotFollowed is the meaning of a rule of Unfollowed.
-const NotFollowed = "routing rule is not followed: answers leave by the main table"
+const NotFollowed = "routing rule is not followed: the next rules decide"
 
 // UnfollowedRules are the rules of Unfollowed in the calling thread's network namespace.
 func UnfollowedRules() ([]string, error) {
-	links, err := netlink.LinkList()
+	c, err := dial(netns.None())
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	list, err := c.handle.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	rules, err := netlink.RuleList(netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list routing rules: %w", err)
+	links := make(map[int]*link)
+	for _, l := range list {
+		links[l.Attrs().Index] = newLink(l)
 	}
-	isVRF := func(l netlink.Link) bool { return l.Type() == "vrf" }
-	return judgeRules(rules, slices.ContainsFunc(links, isVRF)).ignored, nil
+	rules, err := c.rules()
+	return judgeRules(rules, links).ignored, err
 }
 
 // ruleSet is the meaning of the routing rules for Weir.
@@ -59,94 +64,95 @@ type ruleSet struct {
 	// custom4 says that IPv4 has rules beyond the default ones: the kernel
 	// then keeps the local table apart from main.
 	custom4 bool
-	// ignored describes the rules that may send an unmarked packet to a table
-	// that Weir does not look at.
+	// followed are the rules that concern packets of Weir, in the kernel's order.
+	followed []rule
+	// ignored describes the rules that concern them and are not followed.
 	ignored []string
 }
 
-// judgeRules sorts routing rules into those that Weir does by nature (local,
-// then main, wherever they stand) and those it does not know.
-func judgeRules(rules []netlink.Rule, vrfs bool) ruleSet {
+// tables are the numbers of the routing tables that rules name, local and main among them.
+func (s *ruleSet) tables() []int {
+	list := []int{unix.RT_TABLE_LOCAL, unix.RT_TABLE_MAIN}
+	for i := range s.followed {
+		if table := s.followed[i].table; table != 0 && !slices.Contains(list, table) {
+			list = append(list, table)
+		}
+	}
+	return list
+}
+
+// judgeRules sorts routing rules into those that Weir follows, those that concern none of its
+// packets, and those that it does not know.
+func judgeRules(rules []kernelRule, links map[int]*link) ruleSet {
 	var s ruleSet
 	for i := range rules {
 		r := &rules[i]
-		standard := plainRule(r) && (r.Table == unix.RT_TABLE_LOCAL || r.Table == unix.RT_TABLE_MAIN || r.Table == unix.RT_TABLE_DEFAULT)
-		if r.Family == unix.AF_INET && !(standard && defaultPriority(r)) {
+		if r.family == unix.AF_INET && !r.isDefault() {
 			s.custom4 = true
 		}
-		switch {
-		case standard, onlyMarked(r), r.UIDRange != nil:
-			continue
-		case r.OifName != "", r.IifName == "lo":
-			continue // for sockets of the host
-		case leadsToMain(r):
-			continue
-		case r.Table == 0 && plainRule(r) && !vrfs:
-			continue // l3mdev, without a VRF to apply to
+		switch f, known := newRule(r, links); {
+		case !known:
+			s.ignored = append(s.ignored, r.String())
+		case f != nil:
+			s.followed = append(s.followed, *f)
 		}
-		s.ignored = append(s.ignored, describeRule(r))
 	}
 	return s
 }
 
-// leadsToMain says that the packets of a rule take a table that Weir looks at, with all routes.
-func leadsToMain(r *netlink.Rule) bool {
-	followed := r.Table == unix.RT_TABLE_LOCAL || r.Table == unix.RT_TABLE_MAIN || r.Table == unix.RT_TABLE_DEFAULT
-	return followed && r.Goto <= 0 && r.SuppressPrefixlen < 0 && r.SuppressIfgroup < 0
-}
-
-// onlyMarked says that a rule applies to packets with a firewall mark only:
-// Weir's have none.
-func onlyMarked(r *netlink.Rule) bool {
-	return !r.Invert && r.Mark != 0 && (r.Mask == nil || *r.Mask&r.Mark != 0)
-}
-
-func defaultPriority(r *netlink.Rule) bool {
-	switch r.Table {
-	case unix.RT_TABLE_LOCAL:
-		return r.Priority == 0
-	case unix.RT_TABLE_MAIN:
-		return r.Priority == 32766
-	}
-	return r.Priority == 32767
-}
-
-// plainRule says that a rule has no condition.
-func plainRule(r *netlink.Rule) bool {
-	return !r.Invert && r.Src == nil && r.Dst == nil && r.IifName == "" && r.OifName == "" && r.Mark == 0 &&
-		r.Tos == 0 && r.TunID == 0 && r.Goto <= 0 && r.Dport == nil && r.Sport == nil && r.IPProto <= 0 &&
-		r.UIDRange == nil && r.SuppressPrefixlen < 0 && r.SuppressIfgroup < 0
-}
-
-func describeRule(r *netlink.Rule) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d: from ", r.Priority)
-	if r.Src == nil {
-		b.WriteString("all")
+// newRule is a rule as Weir follows it. It is nil if the rule concerns no packet of Weir; known is
+// false if Weir cannot follow it.
+func newRule(r *kernelRule, links map[int]*link) (f *rule, known bool) {
+	f = &rule{is4: r.family == unix.AF_INET, not: r.not, table: r.table, suppress: r.suppressLength}
+	if neverMet(r, links) {
+		if !r.not {
+			return nil, true
+		}
+		f.not = false // all packets
 	} else {
-		b.WriteString(r.Src.String())
-	}
-	if r.Dst != nil {
-		fmt.Fprintf(&b, " to %s", r.Dst)
-	}
-	if r.IifName != "" {
-		fmt.Fprintf(&b, " iif %s", r.IifName)
-	}
-	if r.OifName != "" {
-		fmt.Fprintf(&b, " oif %s", r.OifName)
+		f.src, f.dst, f.proto, f.sports, f.dports = r.src, r.dst, r.proto, r.sports, r.dports
+		f.in = linkNamed(links, r.in)
 	}
 	switch {
-	case r.Type > unix.RTN_UNICAST:
-		fmt.Fprintf(&b, " %s", map[uint8]string{unix.RTN_BLACKHOLE: "blackhole", unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit"}[r.Type])
-	case r.Goto > 0:
-		fmt.Fprintf(&b, " goto %d", r.Goto)
-	case r.Table == 0:
-		b.WriteString(" lookup [l3mdev-table]")
+	case r.vrf && !slices.ContainsFunc(slices.Collect(maps.Values(links)), (*link).isVRF):
+		return nil, true
+	case r.vrf, r.tos != 0, r.suppressGroup >= 0, r.unknown != 0:
+		return nil, false
+	}
+	switch r.action {
+	case actionTable:
+		return f, true
+	case actionNop:
+		return nil, true
+	case actionBlackhole:
+		f.end = Blackhole
+	case actionUnreachable:
+		f.end = Unreachable
+	case actionProhibit:
+		f.end = Prohibit
 	default:
-		fmt.Fprintf(&b, " lookup %d", r.Table)
+		return nil, false
 	}
-	if r.Family == unix.AF_INET6 {
-		b.WriteString(" (IPv6)")
+	f.ends, f.table, f.suppress = true, 0, -1
+	return f, true
+}
+
+func (l *link) isVRF() bool { return l.kind == "vrf" }
+
+// neverMet reports whether a condition of a rule holds for no packet of Weir: it has no firewall
+// mark, is forwarded, and belongs to no socket, which the kernel takes for root's, and no tunnel.
+func neverMet(r *kernelRule, links map[int]*link) bool {
+	return r.mark&r.mask != 0 || r.out != "" || r.tun || r.in == "lo" ||
+		r.uids[0] <= r.uids[1] && r.uids[0] != 0 ||
+		r.in != "" && linkNamed(links, r.in) == 0
+}
+
+// linkNamed is the index of an interface, 0 if there is none of the name.
+func linkNamed(links map[int]*link, name string) int {
+	for index, l := range links {
+		if name != "" && l.name == name {
+			return index
+		}
 	}
-	return b.String()
+	return 0
 }

@@ -102,6 +102,9 @@ type Table struct {
 	// (IPv6, and IPv4 when there are routing rules). Else IPv4's local routes
 	// are in main: the kernel merges the two.
 	local, main *bart.Table[*entry]
+	// policy4 and policy6 are the routing rules of a family with the tables that they name; nil:
+	// the default rules, local and then main.
+	policy4, policy6 policy
 }
 
 // Epoch identifies the contents of the table. It is never 0, and differs from the previous
@@ -121,15 +124,19 @@ func (t *Table) find(addr netip.Addr) *entry {
 	return nil
 }
 
-// Lookup finds the path to addr. Where several next hops share a route, hash chooses among
-// them by their weights: all packets of a flow should give the same hash. If there is no
-// path ok is false and Path.Kind says why. It does not
-// allocate.
+// Lookup finds the path to addr by the default rules: see LookupFor. Where several next hops
+// share a route, hash chooses among them by their weights: all packets of a flow should give the
+// same hash. If there is no path ok is false and Path.Kind says why. It does not allocate.
 func (t *Table) Lookup(addr netip.Addr, hash uint32) (p Path, ok bool) {
 	e := t.find(addr)
 	if e == nil {
 		return Path{}, false
 	}
+	return e.path(addr, hash)
+}
+
+// path is the path of an entry to addr that hash chooses.
+func (e *entry) path(addr netip.Addr, hash uint32) (p Path, ok bool) {
 	if len(e.paths) == 0 {
 		return Path{Kind: e.kind}, false
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gaissmai/bart"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Watcher follows the kernel's routes and neighbors. Everything is written by
@@ -42,11 +43,13 @@ type Watcher struct {
 	readerEnded chan struct{}
 
 	// Owned by the goroutine of Run.
-	local, main map[netip.Prefix]*entry
-	dirty       bool // tables are to be read
-	dirtyNeigh  bool // neighbors are to be read
-	notBefore   time.Time
-	failures    int
+	entries    contents
+	tables     map[int]*bart.Table[*entry] // of entries
+	rules      []rule
+	dirty      bool // tables are to be read
+	dirtyNeigh bool // neighbors are to be read
+	notBefore  time.Time
+	failures   int
 }
 
 // reconfiguration is a request of another goroutine to Run's.
@@ -227,12 +230,8 @@ func (w *Watcher) resync() error {
 // publish makes a table of the kernel's state, if it differs.
 func (w *Watcher) publish(k *kernelState) {
 	b := newBuilder(k, &w.cfg)
-	first, main := b.build()
-	old := w.table.Load()
-	t := &Table{local: old.local, main: old.main}
-	localChanges, mainChanges := update(&t.local, w.local, first), update(&t.main, w.main, main)
-	changed := len(localChanges)+len(mainChanges) > 0
-	w.local, w.main, w.nextHops.links = first, main, k.links
+	t, affected := w.replaceTables(b, b.build())
+	w.nextHops.links = k.links
 	w.Unfollowed.set(k.rules.ignored)
 	if w.nextHops.portsChanged(b.ports) {
 		w.dirtyNeigh = true
@@ -244,12 +243,41 @@ func (w *Watcher) publish(k *kernelState) {
 	if moved {
 		w.hosts.Store(&addrs)
 	}
-	if changed {
-		w.publishTable(t, affectedBy(old, t, localChanges, mainChanges))
+	if affected != nil {
+		w.publishTable(t, affected)
 	}
-	if changed || moved {
+	if affected != nil || moved {
 		w.subs.notify()
 	}
+}
+
+// replaceTables brings the tables to the new entries, by the differences. affected is nil if
+// nothing changed.
+func (w *Watcher) replaceTables(b *builder, now contents) (t *Table, affected *affectedHops) {
+	old := w.table.Load()
+	changes := make(map[int][]routeChange)
+	tables := make(map[int]*bart.Table[*entry])
+	for table, entries := range now {
+		var c []routeChange
+		if tables[table], c = update(w.tables[table], w.entries[table], entries); len(c) > 0 {
+			changes[table] = c
+		}
+	}
+	others := len(now) < len(w.entries)
+	for table := range changes {
+		others = others || table != unix.RT_TABLE_LOCAL && table != unix.RT_TABLE_MAIN
+	}
+	ruled := others || !slices.Equal(w.rules, b.k.rules.followed)
+	w.entries, w.tables, w.rules = now, tables, b.k.rules.followed
+	t = &Table{local: tables[unix.RT_TABLE_LOCAL], main: tables[unix.RT_TABLE_MAIN]}
+	t.policy4, t.policy6 = b.policyOf(true, tables), b.policyOf(false, tables)
+	switch {
+	case (ruled || len(changes) > 0) && (t.HasRules() || old.HasRules()):
+		return t, &affectedHops{all: true}
+	case len(changes) > 0:
+		return t, affectedBy(old, t, changes[unix.RT_TABLE_LOCAL], changes[unix.RT_TABLE_MAIN])
+	}
+	return t, nil
 }
 
 // publishTable gives t the next epoch and makes it current. The stamps of the affected next
@@ -280,7 +308,9 @@ func (w *Watcher) SetReroute(f func(affected []bool)) { w.reroute.Store(&f) }
 
 // update brings a table from the old to the new entries by the differences, and returns
 // these. Readers of the old table are not disturbed.
-func update(t **bart.Table[*entry], old, now map[netip.Prefix]*entry) []routeChange {
+func update(
+	t *bart.Table[*entry], old, now map[netip.Prefix]*entry,
+) (*bart.Table[*entry], []routeChange) {
 	var changes []routeChange
 	for p, e := range now {
 		if o := old[p]; o == nil || !o.equal(e) {
@@ -294,25 +324,21 @@ func update(t **bart.Table[*entry], old, now map[netip.Prefix]*entry) []routeCha
 			changes = append(changes, routeChange{p, o, nil})
 		}
 	}
-	if len(changes) == 0 {
-		return nil
-	}
-	if len(changes) > len(now)/8 {
-		fresh := new(bart.Table[*entry])
+	if t == nil || len(changes) > len(now)/8 {
+		t = new(bart.Table[*entry])
 		for p, e := range now {
-			fresh.Insert(p, e)
+			t.Insert(p, e)
 		}
-		*t = fresh
-		return changes
+		return t, changes
 	}
 	for _, c := range changes {
 		if c.now != nil {
-			*t = (*t).InsertPersist(c.prefix, c.now)
+			t = t.InsertPersist(c.prefix, c.now)
 		} else {
-			*t = (*t).DeletePersist(c.prefix)
+			t = t.DeletePersist(c.prefix)
 		}
 	}
-	return changes
+	return t, changes
 }
 
 // SetInterfaces replaces the attached interfaces and the host veth, as

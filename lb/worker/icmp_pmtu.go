@@ -5,6 +5,7 @@ import (
 	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/route"
 )
 
 // A router on the path to an endpoint may find a tunnel packet too big. Only the client can
@@ -81,7 +82,7 @@ func (w *icmpHandler) quotesOuter(p *pkt, o *header.Encap, q *header.Quote) bool
 func (w *icmpHandler) forwardTunnelPMTU(
 	p *pkt, family uint8, in *header.Quote, mtu uint32,
 ) verdict {
-	path, ok := w.routes.Lookup(p.key.Src().Addr(), uint32(p.hash))
+	path, ok := w.routes.LookupFor(&route.Packet{Src: p.key.Dst(), Dst: p.key.Src(), Proto: p.key.Proto()}, uint32(p.hash))
 	if !ok {
 		return drop(DropNoRoute)
 	}

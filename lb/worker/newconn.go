@@ -93,7 +93,7 @@ func (w *flows) decide(o *pendingConn) verdict {
 	known := o.route
 	if known == nil || known.number != ep.ID { // another route may have taken the place
 		ok := false
-		if known, ok = w.routeTo(ep, uint32(p.hash)); !ok {
+		if known, ok = w.routeTo(p, ep, uint32(p.hash)); !ok {
 			w.attempts.Unanswered(ep.ID, w.tick)
 			return noRoute(known.path.Kind)
 		}

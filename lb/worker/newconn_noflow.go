@@ -14,7 +14,8 @@ func (w *forwarder) forwardWithoutFlow(
 	if p.TTL <= 1 {
 		return drop(DropTTL)
 	}
-	path, ok := w.routes.Lookup(ep.AddrPort.Addr(), uint32(p.hash))
+	known, ok := w.routeTo(p, ep, uint32(p.hash))
+	path := known.path
 	if !ok {
 		return noRoute(path.Kind)
 	}

@@ -77,7 +77,7 @@ func (w *flows) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcom
 	if !w.failedTries.may(key, w.tick) {
 		return 0, conntrack.NoPort
 	}
-	known, _ := w.routeTo(o.ep, uint32(hash))
+	known, _ := w.routeTo(o.p, o.ep, uint32(hash))
 	for n := 1; n <= otherSources; n++ {
 		src, ok := w.node.OtherSource(&known.path, o.ep, hash, n)
 		if !ok {
@@ -123,7 +123,7 @@ func (w *flows) createTo(o *pendingConn, ep *table.EndpointEntry) (conntrack.Ref
 		return 0, conntrack.NoPort
 	}
 	hash := o.p.hash
-	known, ok := w.routeTo(ep, uint32(hash))
+	known, ok := w.routeTo(o.p, ep, uint32(hash))
 	if !ok || w.modeOf(o.p, o.fe, ep, &known.path) != conntrack.ModeNAT {
 		return 0, conntrack.NoPort
 	}

@@ -39,13 +39,14 @@ func (w *forwarder) nextHopOf(p *pkt, ref conntrack.Ref, out *egress) verdict {
 	}
 	e := w.conns.Entry(ref)
 	to := w.conns.NewTuple(ref)
+	rules := w.routes.HasRules()
 	k, known := w.cachedHopTo(&to, e.Mode, ref.Forward(), uint32(p.hash))
-	if known && w.leavesBy(k.nextHop, out) {
+	if known && !rules && w.leavesBy(k.nextHop, out) {
 		return pass
 	}
 	w.counts[counter.RouteLookups]++
 	dst := to.Dst()
-	path, ok := w.routes.Lookup(dst.Addr(), uint32(p.hash))
+	path, ok := w.lookUp(p, routedAs(w.conns, ref), uint32(p.hash))
 	if !ok {
 		return noRoute(path.Kind)
 	}
@@ -57,10 +58,31 @@ func (w *forwarder) nextHopOf(p *pkt, ref conntrack.Ref, out *egress) verdict {
 		path.NextHop = throughHostVeth(&path, e.Mode)
 	}
 	word, v := w.resolveNextHop(p, &path, needed, out)
-	if out.nextHop = word; word != 0 {
+	if out.nextHop = word; word != 0 && !rules {
 		k.nextHop, k.hash, k.divided = word, uint32(p.hash), w.routes.NumPaths(dst.Addr()) != 1
 	}
 	return v
+}
+
+// lookUp is the path of packet p by what routing rules see of it.
+func (w *forwarder) lookUp(p *pkt, as route.Packet, hash uint32) (route.Path, bool) {
+	if !w.routes.HasRules() {
+		return w.routes.Lookup(as.Dst.Addr(), hash)
+	}
+	as.In = w.arrivalInterface(p.in, p.data[:p.L3])
+	return w.routes.LookupFor(&as, hash)
+}
+
+// routedAs is what routing rules see of a packet of the entry: to the endpoint with the client's
+// address, see routeTo, to the client with the frontend's.
+func routedAs(conns *conntrack.Table, ref conntrack.Ref) route.Packet {
+	to := conns.NewTuple(ref)
+	as := route.Packet{Src: to.Src(), Dst: to.Dst(), Proto: to.Proto()}
+	if ref.Forward() {
+		key := conns.Entry(ref).Tuple()
+		as.Src = key.Src()
+	}
+	return as
 }
 
 // leavesBy sets the next hop of out to that of a connection's word. It reports false, and

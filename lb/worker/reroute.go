@@ -12,13 +12,16 @@ import (
 const rerouteFor = 250 * time.Millisecond
 
 // Reroute sets the new next hops of flows that a change of routes affects, so that their
-// packets stay on the fast path. affected has the numbers of the adjacencies; their stamps
+// packets stay on the fast path, unless routing rules ask by which interface a packet came. affected has the numbers of the adjacencies; their stamps
 // have not changed yet. The next packet of a flow on the fast path sets it in three cases: the new next hop is
 // affected too or not resolved, the flow is not translated, or the time is up. It returns the
 // number of directions that have another next hop. It is for a control goroutine, beside the
 // workers.
 func Reroute(flows *conntrack.Table, router *route.Watcher, affected []bool) (n int) {
 	r := rerouter{flows, router, router.Load(), router.Adjacencies(), affected}
+	if r.routes.ByArrival() {
+		return 0 // known of a packet, not of a flow
+	}
 	until, walked := time.Now().Add(rerouteFor), 0
 	flows.Range(func(ref conntrack.Ref) bool {
 		if walked++; walked%1024 == 0 && time.Now().After(until) {
@@ -51,7 +54,8 @@ func (r *rerouter) direction(ref conntrack.Ref) int {
 	}
 	e := r.flows.Entry(ref)
 	key := e.Tuple()
-	path, ok := r.routes.Lookup(r.flows.NewDst(ref).Addr(), uint32(r.flows.Hash(&key)))
+	as := routedAs(r.flows, ref)
+	path, ok := r.routes.LookupFor(&as, uint32(r.flows.Hash(&key)))
 	if !ok {
 		return 0
 	}

@@ -71,6 +71,9 @@ type routesBack struct {
 // routeBack is the route back to the source of packet p.
 func (w *admission) routeBack(p *pkt, source *table.Key) route.Reverse {
 	c := &w.routesBack
+	if w.routes.HasRules() {
+		return w.routes.ReverseFor(&route.Packet{Src: p.key.Dst(), Dst: p.key.Src(), Proto: p.Proto})
+	}
 	if c.of != w.routes {
 		*c = routesBack{of: w.routes}
 	}
@@ -98,7 +101,7 @@ func (w *admission) passesReversePath(p *pkt, source route.Reverse, fe *table.Fr
 	case ReversePathOff:
 		return true
 	case ReversePathStrict:
-		return source.By(w.arrivalInterface(p))
+		return source.By(w.arrivalInterface(p.in, p.data[:p.L3]))
 	}
 	switch source.Kind() {
 	case route.Attached, route.Host, route.NoHostVeth:
@@ -107,15 +110,15 @@ func (w *admission) passesReversePath(p *pkt, source route.Reverse, fe *table.Fr
 	return false
 }
 
-// arrivalInterface is the interface by which packet p came, as routes name it: of the member
-// of a bond the bond, of a tagged frame the VLAN's. -1 is a VLAN that is not attached.
-func (w *portIO) arrivalInterface(p *pkt) int {
-	in := p.in
-	if p.L3 == header.EthernetLen {
+// arrivalInterface is the interface by which a frame with this Ethernet header came in by a port, as
+// routes name it: of the member of a bond the bond, of a tagged frame the VLAN's. -1 is a VLAN that is
+// not attached.
+func (w *portIO) arrivalInterface(in int32, ethernet []byte) int {
+	if len(ethernet) == header.EthernetLen {
 		return int(w.ports[in].Interface)
 	}
 	// Not the priority, and not the drop eligible bit.
-	tag := binary.BigEndian.Uint32(p.data[12:]) & 0xffff0fff
+	tag := binary.BigEndian.Uint32(ethernet[12:]) & 0xffff0fff
 	if tag&0xfff == 0 {
 		return int(w.ports[in].Interface)
 	}

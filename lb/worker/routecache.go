@@ -33,16 +33,18 @@ func (w *forwarder) cachedRouteTo(ep *table.EndpointEntry) *cachedRoute {
 	return nil
 }
 
-// routeTo is the route to an endpoint. The result holds until the next call; without a
-// route only path.Kind is valid.
-func (w *forwarder) routeTo(ep *table.EndpointEntry, hash uint32) (*cachedRoute, bool) {
+// routeTo is the route of packet p, of the client, to an endpoint. The result holds until the next
+// call; without a route only path.Kind is valid.
+func (w *forwarder) routeTo(p *pkt, ep *table.EndpointEntry, hash uint32) (*cachedRoute, bool) {
 	if k := w.cachedRouteTo(ep); k != nil {
 		return k, true
 	}
 	k := &w.routeCache[ep.ID%routeCacheSize]
 	w.counts[counter.RouteLookups]++
 	addr := ep.AddrPort.Addr()
-	path, ok := w.routes.Lookup(addr, hash)
+	// The client's address, as where the kernel translates: its look-up comes before the
+	// translation of the source.
+	path, ok := w.lookUp(p, route.Packet{Src: p.key.Src(), Dst: ep.AddrPort, Proto: p.Proto}, hash)
 	*k = cachedRoute{path: path}
 	if !ok {
 		return k, false
@@ -56,7 +58,7 @@ func (w *forwarder) routeTo(ep *table.EndpointEntry, hash uint32) (*cachedRoute,
 	// As in hop: numbers of next hops that have never answered are soon another's.
 	if adj.State() == route.Valid && adj.Is(path.Port, path.NextHop) && w.router.Load() == w.routes {
 		k.nextHop = nextHopRef(stamp, &path, n)
-		if w.routes.NumPaths(addr) == 1 {
+		if !w.routes.HasRules() && w.routes.NumPaths(addr) == 1 {
 			k.epoch, k.number, k.family, k.w0, k.w1 = w.epoch, ep.ID, ep.Family, ep.W0, ep.W1
 		}
 	}

@@ -43,7 +43,7 @@ func TestRememberedWaysAreTheEndpointsOwn(t *testing.T) {
 			{7 + routeCacheSize, "10.1.0.6", "10.9.0.1"}, // as is its place
 		} {
 			for _, what := range []string{"at first", "again"} {
-				k, ok := w.routeTo(endpointNumbered(test.number, test.addr), 0)
+				k, ok := w.routeTo(&pkt{}, endpointNumbered(test.number, test.addr), 0)
 				if !ok || k.path.NextHop != hop(test.next) {
 					t.Errorf("%s %s: %v by %v, want %s", test.addr, what, ok, k.path.NextHop, test.next)
 				}
@@ -54,13 +54,13 @@ func TestRememberedWaysAreTheEndpointsOwn(t *testing.T) {
 			}
 		}
 	}
-	if _, ok := w.routeTo(endpointNumbered(9, "10.77.0.1"), 0); ok {
+	if _, ok := w.routeTo(&pkt{}, endpointNumbered(9, "10.77.0.1"), 0); ok {
 		t.Error("a way to where there is none")
 	}
 	routes("10.9.0.3", "10.9.0.2")
 	w.beginRound()
 	w.epoch++ // a static table's is always the same
-	if k, _ := w.routeTo(endpointNumbered(7, "10.1.0.5"), 0); k.path.NextHop != hop("10.9.0.3") {
+	if k, _ := w.routeTo(&pkt{}, endpointNumbered(7, "10.1.0.5"), 0); k.path.NextHop != hop("10.9.0.3") {
 		t.Errorf("after a change of routes by %v", k.path.NextHop)
 	}
 }

@@ -201,7 +201,7 @@ func (t *tracer) run() (out *Traced, more bool, err error) {
 			return nil, true, nil
 		}
 	}
-	out.follow(w, &key)
+	out.follow(w, &key, t.in)
 	return out, false, nil
 }
 
@@ -346,16 +346,16 @@ func (w *Worker) choiceOf(o *pendingConn, t *tracer) Choice {
 	return byTuple
 }
 
-// follow notes the path of the packet, and the neighbor there.
-func (out *Traced) follow(w *Worker, key *conntrack.Key) {
-	to := out.Endpoint.Addr()
+// follow notes the path of the packet, which came by the port in, and the neighbor there.
+func (out *Traced) follow(w *Worker, key *conntrack.Key, in int) {
+	as := route.Packet{Src: out.Client, Dst: out.Endpoint, Proto: key.Proto(), In: int(w.ports[in].Interface)}
 	if out.FromEndpoint {
-		to = out.Client.Addr()
+		as.Src, as.Dst = out.Frontend, out.Client
 	}
-	if !to.IsValid() {
+	if !as.Dst.IsValid() {
 		return
 	}
-	out.Path, out.HasPath = w.routes.Lookup(to, uint32(w.conns.Hash(key)))
+	out.Path, out.HasPath = w.routes.LookupFor(&as, uint32(w.conns.Hash(key)))
 	if !out.HasPath {
 		return
 	}

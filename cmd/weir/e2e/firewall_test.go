@@ -25,10 +25,10 @@ func TestWireRulesOfTheHostAreNamed(t *testing.T) {
 	rule := netlink.NewRule()
 	_, from, err := net.ParseCIDR("10.60.0.0/24")
 	must(t, err)
-	rule.Src, rule.Table, rule.Priority, rule.Family = from, 110, 100, netlink.FAMILY_V4
+	rule.Src, rule.Tos, rule.Table, rule.Priority, rule.Family = from, 0x10, 110, 100, netlink.FAMILY_V4
 	must(t, node.Netlink().RuleAdd(rule))
 
-	const void, unfollowed = "dport 30000-32000 drop", "100: from 10.60.0.0/24 lookup 110"
+	const void, unfollowed = "dport 30000-32000 drop", "100: from 10.60.0.0/24 tos 0x10 lookup 110"
 	named := func(where, text string) {
 		t.Helper()
 		for _, want := range []string{void, unfollowed} {

@@ -10,6 +10,6 @@ func checkRules(fs *findings) {
 	}
 	for _, r := range rules {
 		fs.add(Note, "routing", "%s: %s", route.NotFollowed, r)
-		fs.mend("have routers accept answers by the main table, or let another node serve")
+		fs.mend("write it by source, destination, protocol, ports or interface, have routers accept answers by the next rules, or let another node serve")
 	}
 }

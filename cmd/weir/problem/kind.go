@@ -107,7 +107,7 @@ var Kinds = []Description{
 	{Configuration, Error, false, false, "The configuration file has errors: the previous configuration stays in effect."},
 	{RestartNeeded, Warning, false, false, "A changed field of the configuration takes effect at the next start."},
 	{Publication, Error, true, false, "A change could not be applied to the packet path."},
-	{RoutingRule, Warning, false, false, "A routing rule, or a VRF, may send answers to a table that Weir does not look at: they leave by the main table."},
+	{RoutingRule, Warning, false, false, "A routing rule is not followed: of a VRF, by TOS, or with goto. The next rules decide."},
 	{PacketPathWarning, Warning, false, false, "The packet path is limited."},
 	{otherKind, Warning, false, false, "A problem of no other kind."},
 }
