@@ -29,9 +29,7 @@ type affectedHops struct {
 
 // affectedBy compares table old, before the changes, with table now, after them.
 func affectedBy(old, now *Table, local, main []routeChange) *affectedHops {
-	x := &affectedHops{
-		hops: make(map[hopKey]bool), onLink: make(map[uint32]*bart.Lite), seen: make(map[*entry]bool),
-	}
+	x := newAffectedHops()
 	for i := range main {
 		c := &main[i]
 		was, is := servedBy(old.main, c.prefix, c.old), servedBy(now.main, c.prefix, c.now)
@@ -48,6 +46,35 @@ func affectedBy(old, now *Table, local, main []routeChange) *affectedHops {
 		}
 	}
 	return x
+}
+
+// affectedUnderRules is affectedBy where routing rules stay and choose among tables: what a table has
+// not served until now, any other may have.
+func affectedUnderRules(old map[int]*bart.Table[*entry], changes map[int][]routeChange) *affectedHops {
+	x := newAffectedHops()
+	for table, list := range changes {
+		for i := range list {
+			c := &list[i]
+			x.addAll(old[table], c)
+			if c.old != nil && c.old.kind != NoRoute { // not a throw route
+				continue
+			}
+			for other, routes := range old {
+				if other == table {
+					continue
+				}
+				x.addAll(routes, &routeChange{prefix: c.prefix})
+				x.addUnder(routes.Subnets(c.prefix), c.prefix)
+			}
+		}
+	}
+	return x
+}
+
+func newAffectedHops() *affectedHops {
+	return &affectedHops{
+		hops: make(map[hopKey]bool), onLink: make(map[uint32]*bart.Lite), seen: make(map[*entry]bool),
+	}
 }
 
 // servedBy returns the entry of a table for the destinations under prefix p that have no

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gaissmai/bart"
 	"pgregory.net/rapid"
 )
 
@@ -95,7 +96,7 @@ func drawEntries(t *rapid.T, name string) map[netip.Prefix]*entry {
 		}
 		switch len(e.paths) {
 		case 0:
-			e.kind = Blackhole
+			e.kind = rapid.SampledFrom([]Kind{Blackhole, NoRoute}).Draw(t, "none")
 		case 2:
 			e.cumWeight = rapid.SampledFrom([][]uint32{{1 << 31, 1<<32 - 1}, {1 << 30, 1<<32 - 1}}).Draw(t, "weights")
 		}
@@ -132,27 +133,53 @@ func TestEveryPathThatChangesHasAnAffectedNextHop(t *testing.T) {
 		var localChanges, mainChanges []routeChange
 		now.local, localChanges = update(old.local, local, changedEntries(t, "local now", local))
 		now.main, mainChanges = update(old.main, main, changedEntries(t, "main now", main))
-		affected := affectedBy(old, now, localChanges, mainChanges)
+		flowsLearn(t, old, now, affectedBy(old, now, localChanges, mainChanges))
+	})
+}
 
-		for i := range byte(32) {
-			addr := netip.AddrFrom4([4]byte{10, 0, 0, i})
-			for _, hash := range []uint32{0, 1<<30 + 1, 1<<31 + 1} {
-				was, ok := old.Lookup(addr, hash)
-				is, still := now.Lookup(addr, hash)
-				if !ok {
-					continue
-				}
-				if (!still || was.Kind != is.Kind || was.Port != is.Port || was.NextHop != is.NextHop || was.MTU != is.MTU) &&
-					!affected.has(makeHopKey(was.Port, was.NextHop)) {
-					t.Fatalf("%s went by %v and goes by %v: flows do not learn of it", addr, was, is)
-				}
-				if was.Kind == Host && (!still || is.Kind != Host || was.LocalSource != is.LocalSource) &&
-					!affected.has(makeHopKey(was.Port, was.LocalSource)) {
-					t.Fatalf("%s had the local source %v and has %v: flows do not learn of it", addr, was.LocalSource, is.LocalSource)
-				}
+// The same where routing rules choose among tables.
+func TestEveryPathThatChangesUnderRulesHasAnAffectedNextHop(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		before, after := map[int]*bart.Table[*entry]{}, map[int]*bart.Table[*entry]{}
+		changes := map[int][]routeChange{}
+		for table := range 3 {
+			name := fmt.Sprint("table ", table)
+			entries := drawEntries(t, name)
+			before[table], _ = update(nil, nil, entries)
+			if after[table] = before[table]; rapid.Bool().Draw(t, name+" changes") {
+				after[table], changes[table] = update(before[table], entries, changedEntries(t, name+" now", entries))
 			}
 		}
+		old, now := &Table{}, &Table{}
+		for range rapid.IntRange(1, 4).Draw(t, "rules") {
+			r := rule{is4: true, table: rapid.IntRange(0, 2).Draw(t, "table"), suppress: rapid.SampledFrom([]int{-1, -1, 28, 30}).Draw(t, "suppress")}
+			old.policy4 = append(old.policy4, policyRule{r, before[r.table]})
+			now.policy4 = append(now.policy4, policyRule{r, after[r.table]})
+		}
+		flowsLearn(t, old, now, affectedUnderRules(before, changes))
 	})
+}
+
+// flowsLearn fails if a flow goes by another path now and its next hop is not affected.
+func flowsLearn(t *rapid.T, old, now *Table, affected *affectedHops) {
+	for i := range byte(32) {
+		p := Packet{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, i}), 1)}
+		for _, hash := range []uint32{0, 1<<30 + 1, 1<<31 + 1} {
+			was, ok := old.LookupFor(&p, hash)
+			is, still := now.LookupFor(&p, hash)
+			if !ok {
+				continue
+			}
+			if (!still || was.Kind != is.Kind || was.Port != is.Port || was.NextHop != is.NextHop || was.MTU != is.MTU) &&
+				!affected.has(makeHopKey(was.Port, was.NextHop)) {
+				t.Fatalf("%s went by %v and goes by %v: flows do not learn of it", p.Dst, was, is)
+			}
+			if was.Kind == Host && (!still || is.Kind != Host || was.LocalSource != is.LocalSource) &&
+				!affected.has(makeHopKey(was.Port, was.LocalSource)) {
+				t.Fatalf("%s had the local source %v and has %v: flows do not learn of it", p.Dst, was.LocalSource, is.LocalSource)
+			}
+		}
+	}
 }
 
 // The flow table keeps words of the process before, which must not be good in the next.

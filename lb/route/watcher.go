@@ -263,17 +263,20 @@ func (w *Watcher) replaceTables(b *builder, now contents) (t *Table, affected *a
 			changes[table] = c
 		}
 	}
-	others := len(now) < len(w.entries)
-	for table := range changes {
-		others = others || table != unix.RT_TABLE_LOCAL && table != unix.RT_TABLE_MAIN
+	// A table comes and goes with the rules that name it, or with its first and last route.
+	ruled := !slices.Equal(w.rules, b.k.rules.followed) || len(now) != len(w.entries)
+	for table := range now {
+		ruled = ruled || w.entries[table] == nil
 	}
-	ruled := others || !slices.Equal(w.rules, b.k.rules.followed)
+	before := w.tables
 	w.entries, w.tables, w.rules = now, tables, b.k.rules.followed
 	t = &Table{local: tables[unix.RT_TABLE_LOCAL], main: tables[unix.RT_TABLE_MAIN]}
 	t.policy4, t.policy6 = b.policyOf(true, tables), b.policyOf(false, tables)
 	switch {
-	case (ruled || len(changes) > 0) && (t.HasRules() || old.HasRules()):
+	case ruled && (t.HasRules() || old.HasRules()):
 		return t, &affectedHops{all: true}
+	case len(changes) > 0 && t.HasRules():
+		return t, affectedUnderRules(before, changes)
 	case len(changes) > 0:
 		return t, affectedBy(old, t, changes[unix.RT_TABLE_LOCAL], changes[unix.RT_TABLE_MAIN])
 	}
