@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 )
 
 // Bounds of what another node may say.
@@ -21,8 +22,8 @@ type claims struct {
 	Member string `json:"member"`
 	Node   string `json:"node"`
 	MAC    string `json:"mac"`
-	// Boot and Sequence order the claims of a node: the higher Boot, then the higher Sequence.
-	Boot     int64  `json:"boot"`
+	// Process is a random number of the process, and Sequence orders what it says: see peer.follows.
+	Process  uint64 `json:"process"`
 	Sequence uint64 `json:"sequence"`
 	Preempts bool   `json:"preempts,omitempty"`
 	// Eligible and Owned are addresses: see standing.
@@ -36,6 +37,9 @@ type peer struct {
 	mac      hardware
 	eligible map[netip.Addr]bool
 	owned    map[netip.Addr]bool
+	// heard is when it was, replaced the process that spoke for the node before.
+	heard    time.Time
+	replaced uint64
 }
 
 func (p *peer) standing(a netip.Addr) standing {
@@ -51,8 +55,8 @@ func (c *claims) encode() []byte {
 }
 
 // decode reads the claims of another node.
-func decode(b []byte) (*peer, error) {
-	p := &peer{}
+func decode(b []byte, now time.Time) (*peer, error) {
+	p := &peer{heard: now}
 	if err := json.Unmarshal(b, &p.claims); err != nil {
 		return nil, err
 	}
@@ -81,7 +85,26 @@ func setOf(list []netip.Addr) map[netip.Addr]bool {
 	return m
 }
 
-// newer reports whether the claims come after those of before.
-func (c *claims) newer(before *claims) bool {
-	return c.Boot > before.Boot || c.Boot == before.Boot && c.Sequence > before.Sequence
+const (
+	// lateFor is how long what a process said may be on its way after its successor has spoken.
+	lateFor = 2 * time.Second
+	// staleAfter is how long the sequence of a process holds. A node says all again in less, to one
+	// or another: without a key claims may be forged, with the highest number there is.
+	staleAfter = 3 * syncEvery
+)
+
+// follows reports whether claims come after those of before, of the same member. No clock of
+// another node has a part in it.
+func (p *peer) follows(before *peer) bool {
+	switch {
+	case before == nil || p.heard.Sub(before.heard) > staleAfter:
+		return true
+	case p.Process == before.Process:
+		p.replaced = before.replaced
+		return p.Sequence > before.Sequence
+	case p.Process == before.replaced && p.heard.Sub(before.heard) < lateFor:
+		return false
+	}
+	p.replaced = before.Process
+	return true
 }

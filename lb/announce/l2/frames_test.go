@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
@@ -143,11 +144,11 @@ func FuzzParse(f *testing.F) {
 }
 
 func FuzzDecode(f *testing.F) {
-	c := claims{Member: "a/192.0.2.1", Node: "a", MAC: own.String(), Boot: 1, Sequence: 2, Eligible: []netip.Addr{a4, a6}, Owned: []netip.Addr{a6}}
+	c := claims{Member: "a/192.0.2.1", Node: "a", MAC: own.String(), Process: 1, Sequence: 2, Eligible: []netip.Addr{a4, a6}, Owned: []netip.Addr{a6}}
 	f.Add(c.encode())
 	f.Add([]byte(`{"member":"a","node":"a","mac":"02:00:00:00:00:01","eligible":["fe80::1%eth0"]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, err := decode(b)
+		p, err := decode(b, time.Now())
 		if err != nil {
 			return
 		}

@@ -62,8 +62,14 @@ func look(name string) (mac hardware, subnets []netip.Prefix, local netip.Addr) 
 	return mac, subnets, local
 }
 
-// holds reports whether a subnet has a as the address of a host.
-func holds(subnets []netip.Prefix, a netip.Addr) bool {
+// Subnets are the subnets of an interface, in which addresses may be announced on it.
+func Subnets(name string) []netip.Prefix {
+	_, subnets, _ := look(name)
+	return subnets
+}
+
+// Holds reports whether a subnet has a as the address of a host.
+func Holds(subnets []netip.Prefix, a netip.Addr) bool {
 	for _, p := range subnets {
 		if !p.Contains(a) {
 			continue

@@ -54,7 +54,8 @@ type AddressStatus struct {
 	Owner     string // the node that answers, "" if that is not known
 	Since     time.Time
 	Reason    string
-	// Rival is the last host that was heard to claim the address while this node was the owner.
+	// Rival is the last host that was heard to claim the address while this node or none was the
+	// owner.
 	Rival   string
 	RivalAt time.Time
 }
@@ -68,7 +69,7 @@ type LinkStatus struct {
 	// Taken, GivenUp and Claimed count addresses that this node took, gave up, and heard another
 	// claim while it was the owner.
 	Taken, GivenUp, Claimed uint64
-	// Unjoined are nodes on the link that could not be joined, with the reason.
+	// Unjoined are hosts on the link that say they are nodes and could not be joined, with the reason.
 	Unjoined map[netip.Addr]string
 }
 
@@ -113,7 +114,7 @@ func (l *link) set(want []Want, atOnce bool, why func(netip.Addr) string) {
 func (l *link) applyWants() {
 	wanted := make(map[netip.Addr]bool, len(l.wants))
 	for _, w := range l.wants {
-		if holds(l.subnets, w.Address) && (w.Interfaces == nil || slices.Contains(w.Interfaces, l.name)) {
+		if Holds(l.subnets, w.Address) && (w.Interfaces == nil || slices.Contains(w.Interfaces, l.name)) {
 			wanted[w.Address] = true
 		}
 	}
@@ -191,8 +192,11 @@ func (s *Speaker) Links() (out []LinkStatus) {
 		l.mu.Lock()
 		st := LinkStatus{Interface: l.name, Carrier: l.carrier, Fault: l.fault, Nodes: l.names(), Unjoined: map[netip.Addr]string{},
 			Taken: l.took, GivenUp: l.gaveUp, Claimed: l.rivals}
-		for a, err := range l.unjoined {
-			st.Unjoined[a] = err
+		l.forgetStrangers(time.Now())
+		for a, s := range l.strangers {
+			if s.reason != "" {
+				st.Unjoined[a] = s.reason
+			}
 		}
 		l.mu.Unlock()
 		out = append(out, st)

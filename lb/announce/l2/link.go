@@ -2,6 +2,7 @@ package l2
 
 import (
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -35,7 +36,8 @@ type link struct {
 	node string
 	key  []byte
 	log  *slog.Logger
-	boot int64
+	// process is of this one: see claims.
+	process uint64
 
 	wake   chan struct{}
 	closed chan struct{}
@@ -62,7 +64,7 @@ type link struct {
 	others    map[string]*other
 	met       map[string]bool  // nodes that have been members
 	early     map[string]*peer // claims of nodes that are not members yet
-	unjoined  map[netip.Addr]string
+	strangers map[netip.Addr]*stranger
 	addresses map[netip.Addr]*address
 	wants     []Want
 	atOnce    bool // as of Speaker.Set
@@ -82,9 +84,9 @@ type link struct {
 
 func newLink(c *Config, name string) *link {
 	l := &link{
-		Config: c, name: name, node: c.Node, key: c.Key, log: c.Log, boot: time.Now().UnixNano(),
+		Config: c, name: name, node: c.Node, key: c.Key, log: c.Log, process: rand.Uint64(),
 		wake: make(chan struct{}, 1), closed: make(chan struct{}), start: time.Now(),
-		others: map[string]*other{}, early: map[string]*peer{}, met: map[string]bool{}, unjoined: map[netip.Addr]string{}, addresses: map[netip.Addr]*address{},
+		others: map[string]*other{}, early: map[string]*peer{}, met: map[string]bool{}, strangers: map[netip.Addr]*stranger{}, addresses: map[netip.Addr]*address{},
 	}
 	none := map[netip.Addr]bool{}
 	l.answers.Store(&none)

@@ -41,7 +41,7 @@ type members struct {
 func startMembers(l *link, local netip.Addr) (*members, error) {
 	m := &members{link: l, name: l.node + "/" + local.String(), joining: map[netip.Addr]bool{}}
 	var err error
-	if m.tr, err = newTransport(l.name, local); err != nil {
+	if m.tr, err = newTransport(l.name, local, l.key); err != nil {
 		return nil, err
 	}
 	c := memberlist.DefaultLANConfig()
@@ -67,9 +67,9 @@ func (m *members) follow() {
 		select {
 		case <-m.tr.closed:
 			return
-		case from := <-m.tr.hellos:
-			if m.link.unknown(from) {
-				m.join(from)
+		case h := <-m.tr.hellos:
+			if m.link.heardHello(h, time.Now()) {
+				m.join(h.from)
 			}
 		}
 	}
@@ -84,8 +84,9 @@ func (m *members) join(a netip.Addr) {
 	}
 	m.joining[a] = true
 	m.tasks.Go(func() {
-		_, err := m.list.Join([]string{m.tr.text(a.WithZone(""))})
-		m.link.joined(a, err)
+		if _, err := m.list.Join([]string{m.tr.text(a.WithZone(""))}); err != nil {
+			m.link.notJoined(a, err, time.Now())
+		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.joining, a)

@@ -1,7 +1,9 @@
 package l2
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -25,26 +27,44 @@ type Event struct {
 
 // news are changes that have not been told yet.
 type news struct {
-	took, lost      []netip.Addr
+	took, lost      reasoned
 	rivals, foreign []netip.Addr // claimed by a member, by another host
-	why             string       // of lost
+}
+
+// reasoned are addresses by the reason of their change.
+type reasoned map[string][]netip.Addr
+
+func (r *reasoned) add(why string, a netip.Addr) {
+	if *r == nil {
+		*r = reasoned{}
+	}
+	(*r)[why] = append((*r)[why], a)
+}
+
+// events are those of the reasons, and how many addresses they have.
+func (r reasoned) events(kind EventKind, name string) (list []Event, n uint64) {
+	for _, why := range slices.Sorted(maps.Keys(r)) {
+		list = append(list, Event{kind, name, r[why], why})
+		n += uint64(len(r[why]))
+	}
+	return list, n
 }
 
 // report tells what has changed. Preconditions: l.mu is held.
 func (l *link) report() {
 	n := l.news
 	l.news = news{}
-	l.took += uint64(len(n.took))
-	l.gaveUp += uint64(len(n.lost))
+	took, i := n.took.events(Took, l.name)
+	lost, j := n.lost.events(GaveUp, l.name)
+	l.took += i
+	l.gaveUp += j
 	l.rivals += uint64(len(n.rivals) + len(n.foreign))
 	if l.Event == nil {
 		return
 	}
-	for _, e := range []Event{
-		{Took, l.name, n.took, ""}, {GaveUp, l.name, n.lost, n.why},
-		{TwoOwners, l.name, n.rivals, "another node announced it too"},
-		{TwoOwners, l.name, n.foreign, "a host that is none of these nodes claims it"},
-	} {
+	for _, e := range append(append(took, lost...),
+		Event{TwoOwners, l.name, n.rivals, "another node announced it too"},
+		Event{TwoOwners, l.name, n.foreign, "a host that is none of these nodes claims it"}) {
 		if len(e.Addresses) > 0 {
 			l.Event(e)
 		}

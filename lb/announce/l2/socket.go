@@ -20,11 +20,13 @@ type socket struct {
 	index  int
 }
 
-// filter selects ARP, neighbor solicitations and neighbor advertisements without a VLAN tag: those
-// with one are of the interface of the VLAN.
+// filter selects ARP, neighbor solicitations and neighbor advertisements without a VLAN, with the
+// tag of a priority alone too (IEEE 802.1Q, VLAN 0): those with one are of the interface of the VLAN.
 var filter = []unix.SockFilter{
-	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 1<<32 - 0x1000 + 48}, // SKF_AD_VLAN_TAG_PRESENT
-	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jf: 9},
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: ancillary + 48}, // SKF_AD_VLAN_TAG_PRESENT
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jt: 2},
+	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: ancillary + 44}, // SKF_AD_VLAN_TAG
+	{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: 0xfff, Jt: 9},
 	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 12},
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.ETH_P_ARP, Jt: 6},
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.ETH_P_IPV6, Jf: 6},
@@ -36,6 +38,8 @@ var filter = []unix.SockFilter{
 	{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
 	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 }
+
+const ancillary = 1<<32 - 0x1000 // SKF_AD_OFF
 
 func openSocket(index int) (*socket, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)

@@ -2,6 +2,7 @@ package l2
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -25,10 +26,12 @@ type address struct {
 	// round is the number of the next announcement, at announce.
 	round    int
 	announce time.Time
-	rival    hardware // the last that claimed the address of this owner
+	rival    hardware // the last that claimed the address, of this owner or of none
 	rivalAt  time.Time
 	defended time.Time
 	joined   bool // a member of the solicited-node group
+
+	before string // the last node that owned it
 
 	state  State
 	since  time.Time
@@ -108,7 +111,7 @@ func (l *link) decideAbout(a netip.Addr, x *address, now time.Time) {
 		}
 		s := o.peer.standing(a)
 		if s.owned {
-			owner = o.peer.Node
+			owner, x.before = o.peer.Node, o.peer.Node
 		}
 		s.preempts = s.preempts || now.Before(o.newUntil)
 		others = append(others, s)
@@ -124,7 +127,7 @@ func (l *link) decideAbout(a netip.Addr, x *address, now time.Time) {
 			l.take(a, x, now)
 		}
 	case giveUp:
-		l.lose(a, x, "another node has it")
+		l.lose(a, x, owner+" has it")
 	case release:
 		switch {
 		case !l.carrier || l.socket == nil: // nobody hears it
@@ -168,6 +171,9 @@ func (l *link) obstacle(a netip.Addr, x *address, now time.Time) (why, waits str
 		l.sooner(l.ready)
 		return "", "listening for other nodes on " + l.name
 	}
+	if at := l.joining(now); at.IsValid() {
+		return "", fmt.Sprintf("the node %s on %s is not a member yet", at, l.name)
+	}
 	return l.inUse(a, x, now)
 }
 
@@ -204,17 +210,24 @@ func (l *link) inUse(a netip.Addr, x *address, now time.Time) (why, waits string
 func (l *link) asking() string { return "asking who has the address on " + l.name }
 
 func (l *link) take(a netip.Addr, x *address, now time.Time) {
-	x.owned, x.release, x.round, x.announce = true, time.Time{}, 0, now
+	why := "no node had it"
+	switch {
+	case x.before == "" || x.before == l.node:
+	case slices.Contains(l.names(), x.before):
+		why = x.before + " gave it up"
+	default:
+		why = x.before + ", its owner, is gone"
+	}
+	x.owned, x.release, x.round, x.announce, x.before = true, time.Time{}, 0, now, l.node
 	l.setGroup(a, x, true)
-	l.news.took = append(l.news.took, a)
+	l.news.took.add(why, a)
 }
 
 // lose gives an address up at once. Another host may take it: what was asked before counts no more.
 func (l *link) lose(a netip.Addr, x *address, why string) {
 	x.owned, x.release, x.probes = false, time.Time{}, 0
 	l.setGroup(a, x, false)
-	l.news.lost = append(l.news.lost, a)
-	l.news.why = why
+	l.news.lost.add(why, a)
 }
 
 func (l *link) setGroup(a netip.Addr, x *address, member bool) {
@@ -240,6 +253,10 @@ func (l *link) note(x *address, owner, why string, now time.Time) {
 		}
 	case !x.eligible:
 		state = Ineligible
+	case why == "" && owner != "":
+		why = owner + " has it"
+	case why == "":
+		why = "another node is the first choice for it"
 	}
 	if state != x.state || x.since.IsZero() {
 		x.state, x.since = state, now
@@ -331,6 +348,7 @@ func (l *link) claimed(a netip.Addr, mac hardware, now time.Time) {
 	if !x.owned {
 		if now.Sub(x.probed) < 2*probePause || x.foreign == mac {
 			x.foreign, x.foreignUntil, l.changed = mac, now.Add(foreignTime), true
+			x.rival, x.rivalAt = mac, now
 		}
 		return
 	}

@@ -6,10 +6,22 @@ import (
 	"time"
 )
 
+// A host that has an address that no node owns is shown, as it is for an owner.
+func TestAHostThatHasAnAddressIsShown(t *testing.T) {
+	now := time.Now()
+	l := lan(now)
+	l.addresses[a4] = &address{wanted: true, probes: 1, probed: now}
+	l.claimed(a4, client, now)
+	if x := (&Speaker{links: []*link{l}}).Addresses()[0]; x.Rival != client.String() || !x.RivalAt.Equal(now) {
+		t.Errorf("%+v", x)
+	}
+}
+
 // An address that was lost with the carrier may be another host's since: it is asked for again.
 func TestALostAddressIsAskedForAgain(t *testing.T) {
 	a, now := netip.MustParseAddr("192.0.2.1"), time.Now()
-	l := &link{Config: &Config{}, name: "lan0", socket: &socket{}, addresses: map[netip.Addr]*address{}}
+	l := lan(now)
+	l.carrier = false
 	x := &address{wanted: true, owned: true, probes: probeCount}
 	l.addresses[a] = x
 	l.decideAbout(a, x, now) // no carrier

@@ -23,18 +23,6 @@ type other struct {
 	newUntil time.Time
 }
 
-// unknown reports whether a node at an address of this link is no member.
-func (l *link) unknown(a netip.Addr) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, o := range l.others {
-		if o.address == a {
-			return false
-		}
-	}
-	return l.onLink(a)
-}
-
 func (l *link) onLink(a netip.Addr) bool {
 	return a.Is6() && a.IsLinkLocalUnicast() || slices.ContainsFunc(l.subnets, func(p netip.Prefix) bool { return p.Contains(a) })
 }
@@ -47,15 +35,6 @@ func (l *link) admits(name string, a netip.Addr) bool {
 	return l.onLink(a) && len(name) <= maxName && (is || len(l.others) < maxMembers-1)
 }
 
-// joined notes whether a node could be joined: it may have another key.
-func (l *link) joined(a netip.Addr, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if delete(l.unjoined, a); err != nil && len(l.unjoined) < maxMembers {
-		l.unjoined[a] = err.Error()
-	}
-}
-
 // came takes a node among the members.
 func (l *link) came(self string, n *memberlist.Node) {
 	if n.Name == self {
@@ -65,15 +44,15 @@ func (l *link) came(self string, n *memberlist.Node) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := &other{node: n, address: a.Unmap(), dirty: true, peer: l.early[n.Name]}
-	if now := time.Now(); now.After(l.ready) && !l.met[n.Name] {
-		o.newUntil = now.Add(newFor)
+	if !l.met[n.Name] { // also for a node that has just begun: the first to serve takes all
+		o.newUntil = time.Now().Add(newFor)
 	}
 	if len(l.met) >= 16*maxMembers {
 		clear(l.met)
 	}
 	l.met[n.Name] = true
 	delete(l.early, n.Name)
-	delete(l.unjoined, o.address)
+	delete(l.strangers, o.address)
 	l.others[n.Name], l.changed = o, true
 	l.poke()
 }
@@ -93,7 +72,7 @@ func (l *link) told(b []byte) {
 	if len(b) == 0 {
 		return
 	}
-	p, err := decode(b)
+	p, err := decode(b, time.Now())
 	if err != nil {
 		l.log.Debug("announce: claims of another node", "interface", l.name, "err", err)
 		return
@@ -102,12 +81,12 @@ func (l *link) told(b []byte) {
 	defer l.mu.Unlock()
 	o := l.others[p.Member]
 	if o == nil {
-		if before := l.early[p.Member]; len(l.early) < maxMembers && (before == nil || p.newer(&before.claims)) {
+		if len(l.early) < maxMembers && p.follows(l.early[p.Member]) {
 			l.early[p.Member] = p
 		}
 		return
 	}
-	if o.peer == nil || p.newer(&o.peer.claims) {
+	if p.follows(o.peer) {
 		o.peer, l.changed = p, true
 		l.poke()
 	}
@@ -124,7 +103,7 @@ func (l *link) current() []byte {
 func (l *link) say() {
 	l.sequence++
 	c := claims{
-		Member: l.member(), Node: l.node, MAC: net.HardwareAddr(l.mac[:]).String(), Boot: l.boot, Sequence: l.sequence,
+		Member: l.member(), Node: l.node, MAC: net.HardwareAddr(l.mac[:]).String(), Process: l.process, Sequence: l.sequence,
 		Preempts: l.preempts(time.Now()), Eligible: l.eligible, Owned: l.owned,
 	}
 	l.said = c.encode()

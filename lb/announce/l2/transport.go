@@ -2,6 +2,8 @@ package l2
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -17,6 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// otherKeyEvery is how often a hello with another key is taken note of.
+const otherKeyEvery = 100 * time.Millisecond
+
 // Port is the UDP and TCP port of nodes that share a link.
 const Port = 7949
 
@@ -29,7 +34,8 @@ type transport struct {
 	tcp    net.Listener
 	// group receives what asks all nodes on the link for their address.
 	group   *net.UDPConn
-	hellos  chan netip.Addr
+	hellos  chan hello
+	key     []byte
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	tasks   sync.WaitGroup
@@ -38,9 +44,9 @@ type transport struct {
 }
 
 // newTransport listens on the address of an interface.
-func newTransport(ifname string, local netip.Addr) (*transport, error) {
+func newTransport(ifname string, local netip.Addr, key []byte) (*transport, error) {
 	t := &transport{
-		ifname: ifname, local: local, hellos: make(chan netip.Addr, 16),
+		ifname: ifname, local: local, key: key, hellos: make(chan hello, 16),
 		packets: make(chan *memberlist.Packet, 256), streams: make(chan net.Conn), closed: make(chan struct{}),
 	}
 	if err := t.listen(); err != nil {
@@ -150,13 +156,40 @@ func (t *transport) bindToLink(fd int, udp bool) error {
 
 // hello tells the nodes on the link the address of this node.
 func (t *transport) hello() {
-	_, _ = t.WriteTo([]byte("weir"), t.text(t.everybody())) // without a carrier nobody is there
+	_, _ = t.WriteTo(greeting(t.key, t.local), t.text(t.everybody())) // without a carrier nobody is there
+}
+
+// hello is a message to all nodes on the link.
+type hello struct {
+	from     netip.Addr
+	otherKey bool
+}
+
+// greeting is the text of the hello of an address: with a key, one that only a node with the same
+// key can say of this address. Whoever repeats it names a node.
+func greeting(key []byte, a netip.Addr) []byte {
+	b := []byte("weir")
+	if len(key) == 0 {
+		return b
+	}
+	h := hmac.New(sha256.New, key)
+	_, _ = h.Write(append([]byte("weir hello "), a.AsSlice()...))
+	return h.Sum(b)
 }
 
 func (t *transport) readHellos() {
-	t.read(t.group, func(_ []byte, from netip.AddrPort) {
+	others := time.Time{}
+	t.read(t.group, func(b []byte, from netip.AddrPort) {
+		h := hello{from: from.Addr().Unmap().WithZone("")}
+		if h.otherKey = !hmac.Equal(b, greeting(t.key, h.from)); h.otherKey {
+			now := time.Now()
+			if now.Sub(others) < otherKeyEvery {
+				return // they leave room for those of nodes with the key
+			}
+			others = now
+		}
 		select {
-		case t.hellos <- from.Addr().Unmap().WithZone(""):
+		case t.hellos <- h:
 		default: // more than can be asked for
 		}
 	})
@@ -247,13 +280,22 @@ func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	d := net.Dialer{Timeout: timeout, Control: t.control, LocalAddr: &net.TCPAddr{IP: t.local.AsSlice()}}
+	d := net.Dialer{Timeout: timeout / dials, Control: t.control, LocalAddr: &net.TCPAddr{IP: t.local.AsSlice()}}
 	if t.local.IsLinkLocalUnicast() && t.local.Is6() {
 		d.LocalAddr = &net.TCPAddr{IP: t.local.AsSlice(), Zone: t.ifname}
 	}
 	d.SetMultipathTCP(false)
-	return d.Dial("tcp", t.text(to.Addr()))
+	for i := 1; ; i++ {
+		c, err := d.Dial("tcp", t.text(to.Addr()))
+		if ne := net.Error(nil); err == nil || i == dials || !errors.As(err, &ne) || !ne.Timeout() {
+			return c, err
+		}
+	}
 }
+
+// dials are the attempts to open a stream in its time: the kernel sends a SYN that is lost again
+// after 1 s (RFC 6298), which is too late.
+const dials = 3
 
 // Shutdown implements memberlist.Transport.
 func (t *transport) Shutdown() (err error) {

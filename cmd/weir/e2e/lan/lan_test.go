@@ -2,7 +2,6 @@
 package lan
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -17,8 +16,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/lb/announce/l2"
@@ -153,7 +150,17 @@ func (b *bed) startAll() {
 	for i := range b.nodes {
 		b.start(i)
 	}
-	b.untilOwned()
+	for before := []int(nil); ; time.Sleep(200 * time.Millisecond) { // nodes that are new get their share
+		b.untilOwned()
+		var now []int
+		for _, a := range b.vips {
+			now = append(now, b.owner(a))
+		}
+		if slices.Equal(now, before) {
+			return
+		}
+		before = now
+	}
 }
 
 // start starts the Weir of a node.
@@ -313,7 +320,8 @@ func (b *bed) joined(n *node) bool {
 	return true
 }
 
-// owner waits until an address has exactly one owner, which all nodes name.
+// owner waits until an address has exactly one owner, which all nodes name, and all nodes that have
+// an endpoint would own it: one that is new gets its share as soon as it serves.
 func (b *bed) owner(a netip.Addr) (owner int) {
 	b.t.Helper()
 	b.until(a.String()+" has an owner", func() bool {
@@ -323,7 +331,8 @@ func (b *bed) owner(a netip.Addr) (owner int) {
 		}
 		owner = owners[0]
 		for _, n := range b.nodes {
-			if x := n.l2of(a); x != nil && x.Owner != b.nodes[owner].Namespace.Name() {
+			x := n.l2of(a)
+			if x == nil || x.Owner != b.nodes[owner].Namespace.Name() || x.State == "ineligible" && b.local == "" {
 				return false
 			}
 		}
@@ -338,47 +347,6 @@ func (n *node) macOf(t *testing.T) net.HardwareAddr {
 	l, err := n.Interface("eth0")
 	must(t, err)
 	return l.Attrs().HardwareAddr
-}
-
-// neighbor is what the client's kernel has for an address, nil for nothing.
-func (b *bed) neighbor(a netip.Addr) net.HardwareAddr {
-	b.t.Helper()
-	l, err := b.client.Interface("eth0")
-	must(b.t, err)
-	list, err := b.client.Netlink().NeighList(l.Attrs().Index, netlink.FAMILY_ALL)
-	must(b.t, err)
-	for _, x := range list {
-		if x.IP.Equal(net.IP(a.AsSlice())) && x.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) == 0 {
-			return x.HardwareAddr
-		}
-	}
-	return nil
-}
-
-// untilClientAt waits until the client's kernel has an address at its owner.
-func (b *bed) untilClientAt(a netip.Addr) {
-	b.t.Helper()
-	b.until("the client has "+a.String()+" at its owner", func() bool {
-		l := b.owners(a)
-		return len(l) == 1 && bytes.Equal(b.neighbor(a), b.nodes[l[0]].macOf(b.t))
-	})
-}
-
-// exchange sends a line over a new connection of the client, and reads it back.
-func (b *bed) exchange(a netip.Addr, within time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	c, err := b.client.DialContext(ctx, "tcp", netip.AddrPortFrom(a, port).String())
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(within))
-	if _, err := c.Write([]byte("hello\n")); err != nil {
-		return err
-	}
-	_, err = io.ReadFull(c, make([]byte, 6))
-	return err
 }
 
 // key writes a key file and returns its path.

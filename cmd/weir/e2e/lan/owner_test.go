@@ -1,11 +1,14 @@
 package lan
 
 import (
+	"bytes"
+	"net/netip"
 	"os"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
@@ -23,13 +26,37 @@ func TestWireOneOwnerPerAddress(t *testing.T) {
 	if len(spread) < 2 {
 		t.Errorf("all addresses are at one node: %v", spread)
 	}
+	b.asksWithPriority(vip4(0))
+}
+
+// asksWithPriority asks for an address by ARP with a priority tag, which is of no VLAN, and awaits
+// the answer.
+func (b *bed) asksWithPriority(a netip.Addr) {
+	b.t.Helper()
+	tap, err := b.client.Tap("eth0")
+	must(b.t, err)
+	defer tap.Close()
+	l, err := b.client.Interface("eth0")
+	must(b.t, err)
+	mac, own := string(l.Attrs().HardwareAddr), netlab.Host4(network, clientID)
+	must(b.t, tap.Send([]byte("\xff\xff\xff\xff\xff\xff"+mac+"\x81\x00\xe0\x00\x08\x06\x00\x01\x08\x00\x06\x04\x00\x01"+
+		mac+string(own.AsSlice())+"\x00\x00\x00\x00\x00\x00"+string(a.AsSlice()))))
+	for end := time.Now().Add(patience.For(3 * time.Second)); ; {
+		f, _, err := tap.Receive(time.Until(end))
+		if err != nil || time.Now().After(end) {
+			b.t.Fatalf("no answer to a question with a priority tag: %v", err)
+		}
+		if bytes.Equal(f[:6], l.Attrs().HardwareAddr) && bytes.Contains(f, []byte("\x08\x06\x00\x01\x08\x00\x06\x04\x00\x02")) {
+			return
+		}
+	}
 }
 
 // The owner is killed. Another takes the address, and the client follows.
 func TestWireKilledOwner(t *testing.T) {
 	b := newBed(t, 3, 1)
 	b.startAll()
-	for _, a := range b.vips {
+	for i, a := range b.vips {
 		owner := b.owner(a)
 		must(t, b.exchange(a, patience.For(3*time.Second)))
 		p := b.probe(a)
@@ -41,6 +68,9 @@ func TestWireKilledOwner(t *testing.T) {
 		t.Logf("%s: %d probes, %d lost, longest gap %v", a, sent, lost, gap)
 		if limit := patience.For(time.Second); gap > limit || gap == 0 {
 			t.Errorf("%s: a gap of %v, at most %v is allowed", a, gap, limit)
+		}
+		if i > 0 {
+			break
 		}
 		b.start(owner)
 		b.untilOwned()
