@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
@@ -29,6 +31,7 @@ const onlyRouters = "neither announce.prefixes nor an L2Advertisement has it"
 // links is the announcement on links. nil announces nothing.
 type links struct {
 	speaker *l2.Speaker
+	key     bool
 	events  *event.Ring
 }
 
@@ -42,7 +45,7 @@ func newLinks(cfg *config.Configuration, path packetPath, linger func() time.Dur
 	if err != nil {
 		return nil, fmt.Errorf("announce.l2.keyFile: %w", err)
 	}
-	k := &links{events: events}
+	k := &links{events: events, key: key != nil}
 	k.speaker, err = l2.New(l2.Config{
 		Node: cfg.NodeName, Interfaces: c.Interfaces, Key: key, Preempt: c.Preempt,
 		Linger: linger, Local: path.Router().Local, Event: k.tell, Log: log,
@@ -150,7 +153,7 @@ func (k *links) status() (out []api.AnnounceLink) {
 		return nil
 	}
 	for _, s := range k.speaker.Links() {
-		x := api.AnnounceLink{Interface: s.Interface, Carrier: s.Carrier, Fault: s.Fault, Nodes: append([]string{}, s.Nodes...),
+		x := api.AnnounceLink{Interface: s.Interface, Carrier: s.Carrier, Key: k.key, Fault: s.Fault, Nodes: append([]string{}, s.Nodes...),
 			Taken: s.Taken, GivenUp: s.GivenUp, Claimed: s.Claimed}
 		for at, reason := range s.Unjoined {
 			if x.Unjoined == nil {
@@ -177,8 +180,13 @@ func linkProblems(s *api.Announce, now time.Time) (out []problem.Problem) {
 		case !l.Carrier:
 			add("nothing is announced on it: it has no carrier")
 		}
-		for at, reason := range l.Unjoined {
-			add(fmt.Sprintf("the node %s on the link cannot be joined, both may own the same address; is announce.l2.keyFile the same? %s", at, reason))
+		if hosts := slices.Sorted(maps.Keys(l.Unjoined)); len(hosts) > 0 { // hellos may be forged: one problem
+			more := ""
+			if n := len(hosts) - 1; n > 0 {
+				more = fmt.Sprintf(" and %d more", n)
+			}
+			add(fmt.Sprintf("%s%s on the link cannot be joined, and may own the same address; is announce.l2.keyFile the same, and port %d open? %s",
+				hosts[0], more, l2.Port, l.Unjoined[hosts[0]]))
 		}
 	}
 	for i := range s.Addresses {

@@ -89,9 +89,10 @@ type AnnouncedL2 struct {
 	// Owner is the node that answers; absent if that is not known.
 	Owner     string    `json:"owner,omitempty"`
 	Since     time.Time `json:"since"`
-	Reason    string    `json:"reason,omitempty"` // why this node is not eligible
+	Reason    string    `json:"reason,omitempty"` // why this node is not the owner
 	Interface string    `json:"interface,omitempty"`
-	// Rival is the MAC address that last claimed the address of this owner, at RivalHeard.
+	// Rival is the MAC address of the host that last claimed the address of this owner, or one that
+	// no node owns, at RivalHeard.
 	Rival      string     `json:"rival,omitempty"`
 	RivalHeard *time.Time `json:"rivalHeard,omitempty"`
 }
@@ -100,6 +101,8 @@ type AnnouncedL2 struct {
 type AnnounceLink struct {
 	Interface string `json:"interface"`
 	Carrier   bool   `json:"carrier"`
+	// Key is false where nodes have no common key, and every host on the link can take part.
+	Key bool `json:"key"`
 	// Fault is why the interface cannot be used.
 	Fault string `json:"fault,omitempty"`
 	// Nodes are the others on the link.

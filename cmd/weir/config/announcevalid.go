@@ -72,7 +72,7 @@ func (l *L2) validate(r *report) {
 		}
 	}
 	if l.KeyFile != "" && !filepath.IsAbs(l.KeyFile) {
-		r.addf(at+"keyFile", "%q must be an absolute path", l.KeyFile)
+		r.addf(at+"keyFile", noSecretFile)
 	}
 }
 

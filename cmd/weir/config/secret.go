@@ -8,5 +8,5 @@ const noSecretFile = "must be an absolute path, or empty"
 
 // secretFile reports whether a field has the path of a file with a secret.
 func secretFile(path string) bool {
-	return strings.HasSuffix(path, ".passwordFile") || strings.HasSuffix(path, ".tokenFile")
+	return strings.HasSuffix(path, ".passwordFile") || strings.HasSuffix(path, ".tokenFile") || strings.HasSuffix(path, ".keyFile")
 }

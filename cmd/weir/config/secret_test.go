@@ -17,6 +17,8 @@ func TestErrorsDoNotRepeatPasswords(t *testing.T) {
 			"passwordFile, text": "announce: {speaker: bgp, asn: 1, peers: [{address: 10.0.0.1, asn: 2, passwordFile: %q}]}",
 			"password":           "announce: {speaker: bgp, asn: 1, peers: [{address: 10.0.0.1, asn: 2, password: %s}]}",
 			"a list":             "announce: {speaker: bgp, asn: 1, peers: [{address: 10.0.0.1, asn: 2, passwordFile: [%s]}]}",
+			"keyFile":            "announce: {l2: {interfaces: [eth0], keyFile: %s}}",
+			"keyFile, text":      "announce: {l2: {interfaces: [eth0], keyFile: %q}}",
 			"tokenFile":          "statusPage: {bindAddress: \"127.0.0.1:9466\", tokenFile: %s}",
 			"tokenFile, text":    "statusPage: {bindAddress: \"127.0.0.1:9466\", tokenFile: %q}",
 		} {

@@ -97,8 +97,10 @@ func announcement(x *api.AddressExplanation) string {
 		}
 	}
 	switch {
+	case x.Announced && len(x.Peers) == 0 && x.L2 != nil && x.L2.State == "owner":
+		return "announced on the link by this node"
 	case x.Announced && len(x.Peers) == 0 && x.L2 != nil:
-		return "announced on the link"
+		return "not announced on the link by this node"
 	case x.Announced:
 		return fmt.Sprintf("announced to %d of %d routers", told, len(x.Peers))
 	case x.Detail != "":

@@ -63,6 +63,8 @@ func Check(cfg *config.Configuration) []Finding {
 	checkNeighbors(&fs)
 	checkForwarding(&fs, cfg)
 	checkRules(&fs)
+	checkLinks(&fs, cfg)
+	checkSecretFiles(&fs, cfg)
 	checkManifests(&fs, cfg)
 	checkCluster(&fs, cfg)
 	return fs
@@ -76,5 +78,7 @@ func CheckBeside(cfg *config.Configuration, pid int) []Finding {
 	checkInterfaces(&fs, cfg)
 	checkPrograms(&fs, cfg)
 	checkNeighbors(&fs)
+	checkLinks(&fs, cfg)
+	checkSecretFiles(&fs, cfg)
 	return fs
 }

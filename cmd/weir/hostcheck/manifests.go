@@ -80,7 +80,9 @@ func judgeServices(fs *findings, cfg *config.Configuration, src *manifest.Source
 		fs.add(Wrong, "manifests", "%v", err)
 		return
 	}
+	var addresses []netip.Addr
 	for _, s := range services {
+		addresses = append(append(addresses, s.LoadBalancerIPs...), s.ExternalIPs...)
 		for _, p := range view.Problems(problem.Service(s.Name.Namespace, s.Name.Name)) {
 			level := Note
 			if p.Severity == problem.Error {
@@ -90,4 +92,5 @@ func judgeServices(fs *findings, cfg *config.Configuration, src *manifest.Source
 		}
 		judgeAggregates(fs, cfg, s)
 	}
+	checkOnLinks(fs, cfg, addresses)
 }

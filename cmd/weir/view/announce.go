@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,6 +61,10 @@ func Announce(w io.Writer, s *api.Status) error {
 	t.Flush()
 	b.WriteString("\n")
 	links(b, s.Announce)
+	if s.Announce.Speaker == "off" {
+		_, err := io.WriteString(w, b.String())
+		return err
+	}
 	t = table(b)
 	row(t, "ADDRESS", "ANNOUNCED", "FOR", "SERVICES", "WHY NOT")
 	for _, a := range s.Announce.Addresses {
@@ -83,21 +88,21 @@ func links(b *strings.Builder, s *api.Announce) {
 		return
 	}
 	t := table(b)
-	row(t, "INTERFACE", "CARRIER", "OTHER NODES", "FAULT")
+	row(t, "INTERFACE", "CARRIER", "KEY", "OTHER NODES", "FAULT")
 	for _, l := range s.L2 {
-		carrier := "no"
-		if l.Carrier {
-			carrier = "yes"
-		}
-		row(t, l.Interface, carrier, printable(cmp.Or(strings.Join(l.Nodes, " "), "-")), printable(cmp.Or(l.Fault, "-")))
+		row(t, l.Interface, yes(l.Carrier), yes(l.Key), printable(cmp.Or(strings.Join(l.Nodes, " "), "-")), printable(cmp.Or(l.Fault, "-")))
 	}
 	t.Flush()
+	if slices.ContainsFunc(s.L2, func(l api.AnnounceLink) bool { return !l.Key }) {
+		b.WriteString("Without announce.l2.keyFile every host on these links can take part, and own any address.\n")
+	}
 	b.WriteString("\n")
 	t = table(b)
-	row(t, "ADDRESS", "ON THE LINK", "FOR", "OWNER", "LAST RIVAL", "WHY NOT HERE")
+	row(t, "ADDRESS", "ON THE LINK", "FOR", "OWNER", "LAST RIVAL", "SERVICES", "WHY NOT HERE")
 	for _, a := range s.Addresses {
 		if x := a.L2; x != nil {
-			row(t, a.Address.String(), x.State, Age(time.Since(x.Since)), printable(cmp.Or(x.Owner, "-")), cmp.Or(x.Rival, "-"), printable(x.Reason))
+			row(t, a.Address.String(), x.State, Age(time.Since(x.Since)), printable(cmp.Or(x.Owner, "-")), cmp.Or(x.Rival, "-"),
+				printable(strings.Join(a.Services, " ")), printable(x.Reason))
 		}
 	}
 	t.Flush()

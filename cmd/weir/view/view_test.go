@@ -2,6 +2,7 @@ package view
 
 import (
 	"encoding/json"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -107,6 +108,21 @@ func TestBFDIsShownBesideTheSession(t *testing.T) {
 	want := strings.Fields("PEER ASN STATE FOR BFD ROUTES ENDS LAST END 10.0.0.1 64500 established - up 3 0 10.0.0.2 64500 established - - 3 0")
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+}
+
+// Without a router an address is shown once, with its owner: a standby announces nothing.
+func TestAStandbyAnnouncesNothing(t *testing.T) {
+	var b strings.Builder
+	err := Announce(&b, &api.Status{Announce: &api.Announce{
+		Speaker:   "off",
+		L2:        []api.AnnounceLink{{Interface: "eth0", Carrier: true, Nodes: []string{"edge-2"}}},
+		Addresses: []api.AnnouncedAddress{{Address: netip.MustParseAddr("192.0.2.1"), Announced: true, Services: []string{"test/web"}, L2: &api.AnnouncedL2{State: "standby", Owner: "edge-2", Since: time.Now(), Reason: "edge-2 has it"}}},
+	}})
+	for _, want := range []string{"eth0 yes no edge-2 -", "announce.l2.keyFile", "192.0.2.1 standby 0s edge-2 - test/web edge-2 has it"} {
+		if text := strings.Join(strings.Fields(b.String()), " "); err != nil || !strings.Contains(text, want) || strings.Contains(text, "ANNOUNCED") {
+			t.Errorf("%q is not in %q, %v", want, text, err)
+		}
 	}
 }
 
