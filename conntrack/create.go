@@ -70,13 +70,13 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 	t := w.t
 	if !f.prefetched.valid {
 		w.Prefetch(f, t.Hash(&f.Client))
+		if r := t.index.find(f.prefetched.hash, &f.Client); r != 0 {
+			w.count.existed.Add(1)
+			return r, Existed
+		}
 	}
 	f.prefetched.valid = false // its sources may change
 	h := f.prefetched.hash
-	if r := t.index.find(h, &f.Client); r != 0 {
-		w.count.existed.Add(1)
-		return r, Existed
-	}
 	if t.ports.refuses(f) {
 		return 0, NoPort
 	}

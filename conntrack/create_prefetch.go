@@ -17,7 +17,9 @@ type prefetched struct {
 // Prefetch is the first step of Create, for a caller that makes several connections:
 // Prefetch for each of them, then PickPort for each, then Create for each. The cache lines
 // of a connection, most of them in no cache, are fetched while the other connections are
-// processed. h is the Hash of f.Client; f stays as it is until Create.
+// processed. h is the Hash of f.Client, which the caller has looked up: Create does not do so
+// again, and finds a connection that another worker makes meanwhile when it publishes this one.
+// f stays as it is until Create.
 func (w *Worker) Prefetch(f *NewFlow, h uint64) {
 	t, d := w.t, &f.prefetched
 	d.hash, d.valid, d.picked = h, true, false

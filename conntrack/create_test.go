@@ -55,3 +55,40 @@ func TestANewConnectionIsSettled(t *testing.T) {
 		}
 	}
 }
+
+// Two workers have looked up the same tuple, and found nothing. One connection comes of it, and
+// the other attempt leaves neither port, nor count, nor entry behind.
+func TestATupleThatWasLookedUpTwiceHasOneConnection(t *testing.T) {
+	tab := openHeap(t, Config{MaxFlows: 16, Workers: 2, MaxEndpoints: 8})
+	var flows [2]*NewFlow
+	for i := range flows {
+		w := tab.Worker(i)
+		w.Online()
+		flows[i] = natFlow(1)
+		w.Prefetch(flows[i], tab.Hash(&flows[i].Client))
+	}
+	for i, f := range flows {
+		tab.Worker(i).PickPort(f)
+	}
+	first, o := tab.Worker(0).Create(flows[0])
+	if o != Created {
+		t.Fatalf("outcome %v", o)
+	}
+	if r, o := tab.Worker(1).Create(flows[1]); o != Existed || r != first {
+		t.Errorf("outcome %v, entry %d, want that of %d", o, r, first)
+	}
+	if n, m := tab.Flows(), tab.EndpointFlows(flows[0].EndpointID); n != 1 || m != 1 {
+		t.Errorf("%d connections, %d of the endpoint", n, m)
+	}
+	live := 0
+	for i := range tab.index.buckets {
+		for s := range tab.index.buckets[i].slot {
+			if tab.index.buckets[i].slot[s].Load() != 0 {
+				live++
+			}
+		}
+	}
+	if live != 2 {
+		t.Errorf("%d entries in the index", live)
+	}
+}

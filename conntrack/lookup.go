@@ -44,6 +44,15 @@ func (w *Worker) PrefetchOthers(refs []Ref) {
 	}
 }
 
+// PrefetchFlows prefetches all else of the connections of the Refs that Candidates has left in
+// refs: packets that are tracked need it.
+func (w *Worker) PrefetchFlows(refs []Ref) {
+	if t := w.t; len(refs) > 0 {
+		prefetchFlows(&t.entries[0], &t.conns[0], &refs[0], len(refs))
+		prefetchOthers(&t.entries[0], &refs[0], len(refs))
+	}
+}
+
 // Confirm turns the results of Candidates into the entries of the keys, or 0.
 func (w *Worker) Confirm(h []uint64, k []Key, out []Ref) {
 	t := w.t

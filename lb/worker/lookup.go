@@ -53,7 +53,7 @@ func (b *batch) group(at int) (from, to int) {
 // dispatch is the last stage. created is how many flows there were before the batch.
 func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 	w.pending.collect = true
-	before, watch, asked := w.tcpSamples.n, w.watched(), false
+	before, watch, asked, askedFlows := w.tcpSamples.n, w.watched(), false, false
 	for i := from; i < to; i++ {
 		if b.ref[i&(batchSize-1)] != 0 {
 			if i = w.takeLanes(b, i, to, watch); i == to {
@@ -66,6 +66,10 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 		if !asked { // the lines of the headers, for those that the fast path does not take
 			w.memory.Prefetch(b.first[i&(batchSize-1) : to])
 			asked = true
+		}
+		if b.ref[i&(batchSize-1)] != 0 && !askedFlows { // and those of the flows
+			w.conntrack.PrefetchFlows(b.ref[i&(batchSize-1) : to])
+			askedFlows = true
 		}
 		if b.ref[i&(batchSize-1)] == 0 && w.pending.n == 0 && w.counts[counter.NewFlows] == created && w.dropLane(b, i) {
 			continue
