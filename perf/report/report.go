@@ -37,11 +37,14 @@ type Turn struct {
 	Other      float64 // CPU seconds of others on the LB core, not in CPUSeconds
 	AllCPU     float64 // CPU seconds of client, node and endpoint together
 	Steal      float64 // seconds that the hypervisor gave to someone else
-	PerSecond  float64 // connections or requests
-	Gbps       float64
-	P50us      float64
-	P99us      float64
-	Details    map[string]float64
+	// LBBusy and LoadBusy are the share of the time, from 0 to 1, in which the load balancer had
+	// its core, and clients and endpoints had theirs.
+	LBBusy, LoadBusy float64
+	PerSecond        float64 // connections or requests
+	Gbps             float64
+	P50us            float64
+	P99us            float64
+	Details          map[string]float64
 }
 
 // Result is the median of several turns.
@@ -67,11 +70,16 @@ type Result struct {
 	CPUSecondsPerGB      float64 `json:"cpuSecondsPerGB,omitempty"` // of the LB core
 	// AllCPUSecondsPerGB is of client, node and endpoint together: the sender's core forwards
 	// pieces that are to be segmented.
-	AllCPUSecondsPerGB float64            `json:"allCPUSecondsPerGB,omitempty"`
-	LostPercent        float64            `json:"lostPercent"`
-	OtherPercent       float64            `json:"otherPercent"` // of the LB core's time, most in any turn
-	StealPercent       float64            `json:"stealPercent"`
-	Details            map[string]float64 `json:"details,omitempty"`
+	AllCPUSecondsPerGB float64 `json:"allCPUSecondsPerGB,omitempty"`
+	LostPercent        float64 `json:"lostPercent"`
+	OtherPercent       float64 `json:"otherPercent"` // of the LB core's time, most in any turn
+	StealPercent       float64 `json:"stealPercent"`
+	// LimitedBy says of a rate over TCP which core had no time left: see Limit.
+	LimitedBy Limit `json:"limitedBy,omitempty"`
+	// LBBusyPercent and LoadBusyPercent are the medians that it follows from.
+	LBBusyPercent   float64            `json:"lbBusyPercent,omitempty"`
+	LoadBusyPercent float64            `json:"loadBusyPercent,omitempty"`
+	Details         map[string]float64 `json:"details,omitempty"`
 }
 
 // NsPerPacket is CPU time of the LB core per packet.
@@ -95,6 +103,11 @@ func Summarize(k Key, turns []Turn) Result {
 	r.LostPercent = median(func(t Turn) float64 { return 100 * over(float64(t.Lost), float64(t.Lost+t.Packets)) })
 	r.OtherPercent = most(func(t Turn) float64 { return 100 * over(t.Other, t.Seconds) })
 	r.StealPercent = most(func(t Turn) float64 { return 100 * over(t.Steal, t.Seconds) })
+	lb, load := median(func(t Turn) float64 { return t.LBBusy }), median(func(t Turn) float64 { return t.LoadBusy })
+	r.LBBusyPercent, r.LoadBusyPercent = 100*lb, 100*load
+	if lb > 0 || load > 0 {
+		r.LimitedBy = limitOf(lb, load)
+	}
 	main := each(turns, func(t Turn) float64 { return mainOf(k.Workload, t.NsPerPacket(), t.PerSecond, t.Gbps) })
 	r.Min, r.Max = slices.Min(main), slices.Max(main)
 	for _, t := range turns {
@@ -142,7 +155,7 @@ func Ratio(a, b Result) float64 {
 	return over(a.Main(), b.Main())
 }
 
-// Ratios compares the peer named against every other, under the names of the
+// Ratios compares the peer named against every other, where they are Comparable, under the names of the
 // JSON form: "udp-established weir/nftables". That name is of the first
 // setting and of 100,000 flows, or else of the largest number; the others have
 // flows and setting in their names.
@@ -156,7 +169,7 @@ func Ratios(results []Result, of string) map[string]float64 {
 		for _, b := range results {
 			k := b.Key
 			k.Peer = of
-			if b.Peer == of || k != a.Key {
+			if b.Peer == of || k != a.Key || !Comparable(a, b) {
 				continue
 			}
 			plain := fmt.Sprintf("%s %s/%s", a.Workload, a.Peer, b.Peer)

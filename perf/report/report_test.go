@@ -36,6 +36,29 @@ func TestSummaryIsTheMedianOfTurnsWithTheirSpread(t *testing.T) {
 	}
 }
 
+// A rate is limited by the core without time left. There is no ratio of a rate that clients limit.
+func TestRatesSayWhatLimitsThem(t *testing.T) {
+	at := func(peer string, balancer, client float64) Result {
+		return Summarize(Key{Peer: peer, Workload: Connect}, []Turn{{PerSecond: 10, LBBusy: balancer, LoadBusy: client}})
+	}
+	for _, c := range []struct {
+		balancer, client float64
+		want             Limit
+		ratio            bool
+	}{
+		{1, 0.4, ByBalancer, true}, {0.97, 1, ByBoth, true}, {0.6, 0.99, ByClient, false}, {0.6, 0.7, ByWaiting, true},
+	} {
+		r := at("weir", c.balancer, c.client)
+		_, ratio := Ratios([]Result{r, at("nftables", 1, 0.5)}, "weir")["tcp-connect weir/nftables"]
+		if r.LimitedBy != c.want || ratio != c.ratio {
+			t.Errorf("busy %v, %v: limit %s, ratio %v, want %s, %v", c.balancer, c.client, r.LimitedBy, ratio, c.want, c.ratio)
+		}
+	}
+	if r := Summarize(Key{Workload: Established}, []Turn{{Packets: 1}}); r.LimitedBy != "" {
+		t.Errorf("a cost has limit %s", r.LimitedBy)
+	}
+}
+
 func TestRatiosCompareWhatWasMeasuredAlike(t *testing.T) {
 	at := func(peer, setting string, flows int, ns float64) Result {
 		return Result{Key: Key{Peer: peer, Workload: Established, Setting: setting, Flows: flows}, NsPerPacket: ns}

@@ -64,8 +64,10 @@ system, softirq) per delivered packet, not wall-clock time.
                     GSO, merging by GRO), and without checksum offloads either
 
 For TCP clients and servers are ordinary sockets on the other CPU, and the figure
-is their rate per second. HAProxy and nginx take part in TCP where they
-are installed (apt-get install haproxy nginx libnginx-mod-stream).
+is their rate per second, with its limit: the core that had no time left, balancer
+or client. There is no ratio of a rate that the clients limited. HAProxy and nginx
+take part in TCP where they are installed (apt-get install haproxy nginx
+libnginx-mod-stream).
 
 The peers weir-loop, weir-xdp and weir-tcx are Weir without a flow cache, and with a
 flow cache at the hook of that name; they run if they are named. --bars runs them beside

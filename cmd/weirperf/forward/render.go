@@ -60,6 +60,9 @@ func line(r report.Result) string {
 	if r.P99us > 0 {
 		s += fmt.Sprintf("  p50 %.0f us, p99 %.0f us", r.P50us, r.P99us)
 	}
+	if r.LimitedBy != "" {
+		s += fmt.Sprintf("  limit: %s (balancer's core %.0f %% busy, clients' %.0f %%)", r.LimitedBy, r.LBBusyPercent, r.LoadBusyPercent)
+	}
 	if r.LostPercent > 0.05 {
 		s += fmt.Sprintf("  lost %.1f %%", r.LostPercent)
 	}

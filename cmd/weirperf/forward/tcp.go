@@ -67,6 +67,7 @@ func (s *stand) metered(ctx context.Context, load func(settle, span time.Duratio
 	meterErr := <-done
 	turn := report.Turn{Seconds: o.Seconds, Bytes: o.Bytes,
 		CPUSeconds: m.use.Busy().Seconds(), Other: m.use.Other.Seconds(), Steal: m.use.Core.Steal.Seconds(),
+		LBBusy: m.share(m.use.Busy()), LoadBusy: m.share(m.client),
 		AllCPU: m.all.Seconds() * o.Seconds / max(m.use.Wall.Seconds(), 1e-9)}
 	return o, turn, errors.Join(err, meterErr, failures(o))
 }
@@ -76,8 +77,15 @@ func (s *stand) metered(ctx context.Context, load func(settle, span time.Duratio
 type meters struct {
 	node, load *cpu.Meter
 
-	use cpu.Use // of the LB core
-	all time.Duration
+	use    cpu.Use       // of the LB core
+	client time.Duration // of the load core: of this process and the kernel's threads
+	all    time.Duration
+}
+
+// share is the part of the span that a CPU time is. Others on the core are not in it: they run
+// when the measured programs leave time.
+func (m *meters) share(t time.Duration) float64 {
+	return min(1, t.Seconds()/max(m.use.Wall.Seconds(), 1e-9))
 }
 
 // newMeters finds what is to be measured before there is load.
@@ -100,7 +108,8 @@ func (m *meters) measure(ctx context.Context, span time.Duration) error {
 	after, afterErr := ownTime()
 	use, nodeErr := m.node.Stop()
 	load, loadErr := m.load.Stop()
-	m.use, m.all = use, use.Own+load.Own+after-before
+	m.use, m.client = use, load.Own+after-before
+	m.all = use.Own + m.client
 	return errors.Join(err, afterErr, nodeErr, loadErr)
 }
 
