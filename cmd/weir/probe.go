@@ -24,7 +24,7 @@ import (
 const probesAtOnce = 64
 
 // checkProbes sends each probe of the health checks of the manifests once, and prints the answers.
-func checkProbes(ctx context.Context, stdout, stderr io.Writer, flags *config.Flags) error {
+func checkProbes(ctx context.Context, stdout, stderr io.Writer, flags *config.Flags) (err error) {
 	cfg, err := flags.Load()
 	if err != nil {
 		return err
@@ -53,13 +53,16 @@ func checkProbes(ctx context.Context, stdout, stderr io.Writer, flags *config.Fl
 			list = append(list, probed{service: svc.Name.String(), Target: t})
 		}
 	}
+	path := endpointhealth.Path(cfg)
+	defer func() { err = errors.Join(err, path.Close()) }()
+	dial := endpointhealth.Dialer(path)
 	var all sync.WaitGroup
 	places := make(chan struct{}, probesAtOnce)
 	for i := range list {
 		places <- struct{}{}
 		all.Go(func() {
 			p, began := &list[i], time.Now()
-			p.err = prober.Probe(ctx, p.Check, p.At)
+			p.err = dial.Probe(ctx, &p.Target)
 			p.took = time.Since(began)
 			<-places
 		})
@@ -70,10 +73,10 @@ func checkProbes(ctx context.Context, stdout, stderr io.Writer, flags *config.Fl
 		p := &list[i]
 		if p.err != nil {
 			wrong = true
-			printError(stderr, fmt.Errorf("%s: %s %s: %w", p.service, p.Check.Kind, p.At, p.err))
+			printError(stderr, fmt.Errorf("%s: %s %s: %w", p.service, p.Check.Kind, p.Target, p.err))
 			continue
 		}
-		fmt.Fprintf(stdout, "ok    %s: %s %s: passes in %v\n", p.service, p.Check.Kind, p.At, p.took.Round(10*time.Microsecond))
+		fmt.Fprintf(stdout, "ok    %s: %s %s: passes in %v\n", p.service, p.Check.Kind, p.Target, p.took.Round(10*time.Microsecond))
 	}
 	if len(list) == 0 {
 		fmt.Fprintln(stdout, "No Service of the manifests has a health check with endpoints")

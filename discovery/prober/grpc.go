@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -14,18 +13,16 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	health "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-
-	"github.com/weirlb/weir/discovery/probe"
 )
 
 // ask asks the standard health service of gRPC, over a connection of its own, without TLS.
-func ask(ctx context.Context, c *probe.Check, at netip.AddrPort) error {
+func (d Dialer) ask(ctx context.Context, t *Target) error {
 	var lost atomic.Pointer[error] // why no connection: gRPC has it in a text alone
-	conn, err := grpc.NewClient("passthrough:///"+at.String(),
+	conn, err := grpc.NewClient("passthrough:///"+t.To().String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(userAgent), grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(), grpc.WithDisableRetry(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			c, err := dial(at)(ctx, "", "")
+			c, err := d.dial(t)(ctx, "", "")
 			lost.Store(&err)
 			return c, err
 		}))
@@ -33,7 +30,7 @@ func ask(ctx context.Context, c *probe.Check, at netip.AddrPort) error {
 		return err
 	}
 	defer conn.Close()
-	answer, err := health.NewHealthClient(conn).Check(ctx, &health.HealthCheckRequest{Service: c.Service})
+	answer, err := health.NewHealthClient(conn).Check(ctx, &health.HealthCheckRequest{Service: t.Check.Service})
 	switch {
 	case err == nil && answer.Status == health.HealthCheckResponse_SERVING:
 		return nil
@@ -48,7 +45,7 @@ func ask(ctx context.Context, c *probe.Check, at netip.AddrPort) error {
 	case codes.Unimplemented:
 		return errors.New("no gRPC health service")
 	case codes.NotFound:
-		return fmt.Errorf("gRPC health service does not know %q", c.Service)
+		return fmt.Errorf("gRPC health service does not know %q", t.Check.Service)
 	case codes.Unavailable:
 		return errors.New("the connection ended without an answer of gRPC")
 	}

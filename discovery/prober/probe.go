@@ -18,39 +18,81 @@ import (
 	"github.com/weirlb/weir/discovery/probe"
 )
 
-// Probe does a check at an address once. An error is why the endpoint fails. It returns within the
+// Via is the path to an endpoint where packets of its Service have another than those of the node: the
+// endpoint gets them with the frontend's address. The zero Via is none.
+type Via struct {
+	Mode     string // "l2dsr", "ipip", "gue"
+	Frontend netip.Addr
+}
+
+// Target is an endpoint and port with a check.
+type Target struct {
+	At    netip.AddrPort
+	Check *probe.Check
+	Via   Via
+}
+
+// To is the address that the endpoint is asked at.
+func (t *Target) To() netip.AddrPort {
+	if t.Via.Frontend.IsValid() {
+		return netip.AddrPortFrom(t.Via.Frontend, t.At.Port())
+	}
+	return t.At
+}
+
+// String is the address, and the path unless it is the node's own.
+func (t Target) String() string {
+	if t.Via == (Via{}) {
+		return t.At.String()
+	}
+	return fmt.Sprintf("%s by %s to %s", t.At, t.Via.Mode, t.To())
+}
+
+// Dialer connects to a target by "tcp" or "udp", also by the path of Via. Errors about the node wrap
+// ErrNode. A connection of TCP has the method SetLinger of net.TCPConn.
+type Dialer func(ctx context.Context, network string, t *Target) (net.Conn, error)
+
+// Straight is the Dialer of targets without Via.
+func Straight(ctx context.Context, network string, t *Target) (net.Conn, error) {
+	if t.Via != (Via{}) {
+		return nil, fmt.Errorf("%w: no path by %s", ErrNode, t.Via.Mode)
+	}
+	return new(net.Dialer).DialContext(ctx, network, t.At.String())
+}
+
+// Probe does the check of a target once. An error is why the endpoint fails. It returns within the
 // check's timeout, and leaves no connection open.
-func Probe(ctx context.Context, c *probe.Check, at netip.AddrPort) error {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+func (d Dialer) Probe(ctx context.Context, t *Target) error {
+	ctx, cancel := context.WithTimeout(ctx, t.Check.Timeout)
 	defer cancel()
 	var err error
-	switch c.Kind {
+	switch t.Check.Kind {
 	case probe.TCP:
-		err = connect(ctx, at)
+		err = d.connect(ctx, t)
 	case probe.HTTP:
-		err = get(ctx, c, at)
+		err = d.get(ctx, t)
 	case probe.GRPC:
-		err = ask(ctx, c, at)
+		err = d.ask(ctx, t)
 	case probe.UDP:
-		err = send(ctx, c, at)
+		err = d.send(ctx, t)
 	}
-	return inWords(err, c.Timeout)
+	return inWords(err, t.Check.Timeout)
 }
 
 // dial connects to the endpoint, whatever the caller was told to connect to. The end of a connection is
 // a RST: an endpoint keeps no state of a probe, and the node no port.
-func dial(at netip.AddrPort) func(ctx context.Context, network, addr string) (net.Conn, error) {
+func (d Dialer) dial(t *Target) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, "tcp", at.String())
+		c, err := d(ctx, "tcp", t)
 		if err != nil {
 			return nil, err
 		}
-		return c, c.(*net.TCPConn).SetLinger(0)
+		return c, c.(interface{ SetLinger(seconds int) error }).SetLinger(0)
 	}
 }
 
-func connect(ctx context.Context, at netip.AddrPort) error {
-	c, err := dial(at)(ctx, "", "")
+func (d Dialer) connect(ctx context.Context, t *Target) error {
+	c, err := d.dial(t)(ctx, "", "")
 	if c != nil {
 		err = errors.Join(err, c.Close())
 	}
@@ -62,12 +104,12 @@ const userAgent = "weir-probe"
 
 // get asks by HTTP/1.1, over a connection of its own. As with the kubelet, certificates are not verified,
 // and a redirection is success: it is not followed.
-func get(ctx context.Context, c *probe.Check, at netip.AddrPort) error {
-	scheme := "http"
+func (d Dialer) get(ctx context.Context, to *Target) error {
+	c, scheme := to.Check, "http"
 	if c.TLS {
 		scheme = "https"
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+at.String()+c.Path, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+to.To().String()+c.Path, nil)
 	if err != nil {
 		return err
 	}
@@ -86,7 +128,7 @@ func get(ctx context.Context, c *probe.Check, at netip.AddrPort) error {
 		name = r.Host
 	}
 	t := &http.Transport{
-		DialContext: dial(at), DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
+		DialContext: d.dial(to), DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: name}, // as the kubelet
 	}
 	defer t.CloseIdleConnections()
@@ -105,8 +147,8 @@ func get(ctx context.Context, c *probe.Check, at netip.AddrPort) error {
 const maxDatagram = 4096
 
 // send asks by UDP. Answers that are not as expected do not count: the next may be.
-func send(ctx context.Context, c *probe.Check, at netip.AddrPort) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "udp", at.String())
+func (d Dialer) send(ctx context.Context, t *Target) error {
+	conn, err := d(ctx, "udp", t)
 	if err != nil {
 		return err
 	}
@@ -116,7 +158,7 @@ func send(ctx context.Context, c *probe.Check, at netip.AddrPort) error {
 			return err
 		}
 	}
-	if _, err := conn.Write([]byte(c.Send)); err != nil {
+	if _, err := conn.Write([]byte(t.Check.Send)); err != nil {
 		return err
 	}
 	answer, answered := make([]byte, maxDatagram), false
@@ -127,7 +169,7 @@ func send(ctx context.Context, c *probe.Check, at netip.AddrPort) error {
 			return errors.New("the answer is not as expected")
 		case err != nil:
 			return err
-		case strings.Contains(string(answer[:n]), c.Expect):
+		case strings.Contains(string(answer[:n]), t.Check.Expect):
 			return nil
 		}
 		answered = true
@@ -144,6 +186,9 @@ var ofNode = []syscall.Errno{
 
 // inWords is an error as operators read it: a few words that do not change from probe to probe.
 func inWords(err error, timeout time.Duration) error {
+	if errors.Is(err, ErrNode) {
+		return err
+	}
 	for _, e := range ofNode {
 		if errors.Is(err, e) {
 			return fmt.Errorf("%w: %w", ErrNode, e)

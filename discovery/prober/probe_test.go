@@ -22,7 +22,7 @@ import (
 // expect probes a server, which must pass with want "", or fail for that reason.
 func expect(t *testing.T, text string, at net.Addr, want string) {
 	t.Helper()
-	err := Probe(context.Background(), check(t, text), netip.MustParseAddrPort(at.String()))
+	err := Dialer(Straight).Probe(context.Background(), &Target{At: netip.MustParseAddrPort(at.String()), Check: check(t, text)})
 	switch {
 	case want == "" && err != nil, want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 		t.Errorf("%s: %v, want %q", text, err, want)
@@ -145,7 +145,7 @@ func TestThatTheNodeCannotSendIsNotTheEndpointsFault(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := Probe(ctx, check(t, "tcpSocket: {}"), netip.MustParseAddrPort("127.0.0.1:1")); !errors.Is(err, ErrNode) {
+	if err := Dialer(Straight).Probe(ctx, &Target{At: netip.MustParseAddrPort("127.0.0.1:1"), Check: check(t, "tcpSocket: {}")}); !errors.Is(err, ErrNode) {
 		t.Errorf("at the end of the process: %v", err)
 	}
 }

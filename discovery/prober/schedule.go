@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-
-	"github.com/weirlb/weir/discovery/probe"
 )
 
 // Bounds of a node. Whoever writes Services can ask for more: then the periods of those who ask for
@@ -33,21 +31,16 @@ const (
 	dueEvery = 5 * time.Millisecond
 )
 
-// Target is an endpoint and port with a check.
-type Target struct {
-	At    netip.AddrPort
-	Check *probe.Check
-}
-
 // key identifies a target: owners with an equal one share the probe. Those of other groups do not: each
 // group has its own part of the bounds, and what another has noted of the target may be late.
 type key struct {
 	group    string
 	at       netip.AddrPort
+	via      Via
 	identity string
 }
 
-func (t *Target) key(group string) key { return key{group, t.At, t.Check.Identity()} }
+func (t *Target) key(group string) key { return key{group, t.At, t.Via, t.Check.Identity()} }
 
 // Value is what the probes of a target say.
 type Value uint8
@@ -96,7 +89,7 @@ type group struct {
 
 // Scheduler probes targets.
 type Scheduler struct {
-	probe    func(context.Context, *probe.Check, netip.AddrPort) error
+	probe    func(context.Context, *Target) error
 	onChange func(Target, State, []string)
 
 	mu       sync.Mutex
@@ -112,10 +105,10 @@ type Scheduler struct {
 }
 
 // NewScheduler makes a Scheduler. onChange is called with each change of a Value, and the owners of the
-// target, by any goroutine and without a lock. probe is nil for Probe.
-func NewScheduler(onChange func(Target, State, []string), probe func(context.Context, *probe.Check, netip.AddrPort) error) *Scheduler {
+// target, by any goroutine and without a lock. probe is nil for that of Straight.
+func NewScheduler(onChange func(Target, State, []string), probe func(context.Context, *Target) error) *Scheduler {
 	if probe == nil {
-		probe = Probe
+		probe = Dialer(Straight).Probe
 	}
 	return &Scheduler{
 		probe: probe, onChange: onChange, owned: map[string][]key{}, targets: map[key]*target{}, groups: map[string]*group{},
@@ -267,7 +260,7 @@ func (s *Scheduler) room(g *group) int {
 // do probes a target once.
 func (s *Scheduler) do(ctx context.Context, t *target) {
 	began := time.Now()
-	err := s.probe(ctx, t.Check, t.At)
+	err := s.probe(ctx, &t.Target)
 	now := time.Now()
 	changed, state, owners := s.done(t, err, began, now)
 	if changed {

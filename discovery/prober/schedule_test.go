@@ -31,7 +31,7 @@ func address(i int) netip.AddrPort {
 }
 
 // run runs a Scheduler in a bubble of false time, in which f acts.
-func run(t *testing.T, onChange func(Target, State, []string), do func(context.Context, *probe.Check, netip.AddrPort) error, f func(*Scheduler)) {
+func run(t *testing.T, onChange func(Target, State, []string), do func(context.Context, *Target) error, f func(*Scheduler)) {
 	synctest.Test(t, func(*testing.T) {
 		s := NewScheduler(onChange, do)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -61,13 +61,13 @@ func TestThresholds(t *testing.T) {
 		if !slices.Equal(owners, []string{"ns/a"}) {
 			t.Errorf("owners %q", owners)
 		}
-	}, func(context.Context, *probe.Check, netip.AddrPort) error {
+	}, func(context.Context, *Target) error {
 		mu.Lock()
 		defer mu.Unlock()
 		n++
 		return answers[min(n, len(answers))-1]
 	}, func(s *Scheduler) {
-		s.Set("ns/a", "ns", []Target{{address(1), check(t, "{tcpSocket: {}, periodSeconds: 1}")}})
+		s.Set("ns/a", "ns", []Target{{At: address(1), Check: check(t, "{tcpSocket: {}, periodSeconds: 1}")}})
 		time.Sleep(14 * time.Second)
 	})
 	if !slices.Equal(got, want) {
@@ -79,15 +79,15 @@ func TestThresholds(t *testing.T) {
 func TestOwnersShareAProbe(t *testing.T) {
 	var mu sync.Mutex
 	n := 0
-	target := Target{address(1), check(t, "tcpSocket: {}")}
-	run(t, nothing, func(context.Context, *probe.Check, netip.AddrPort) error {
+	target := Target{At: address(1), Check: check(t, "tcpSocket: {}")}
+	run(t, nothing, func(context.Context, *Target) error {
 		mu.Lock()
 		defer mu.Unlock()
 		n++
 		return nil
 	}, func(s *Scheduler) {
 		s.Set("ns/a", "ns", []Target{target, target})
-		s.Set("ns/b", "ns", []Target{{address(1), check(t, "tcpSocket: {port: 80}")}})
+		s.Set("ns/b", "ns", []Target{{At: address(1), Check: check(t, "tcpSocket: {port: 80}")}})
 		time.Sleep(20*time.Second - time.Millisecond)
 		mu.Lock()
 		if n < 10 || n > 12 { // a period of 2 s, less up to a tenth
@@ -117,14 +117,14 @@ func TestBounds(t *testing.T) {
 	var mu sync.Mutex
 	flying, most, begun := 0, 0, map[bool]int{}
 	victim := address(1 << 20)
-	run(t, nothing, func(ctx context.Context, c *probe.Check, at netip.AddrPort) error {
+	run(t, nothing, func(_ context.Context, to *Target) error {
 		mu.Lock()
-		begun[at == victim]++
+		begun[to.At == victim]++
 		flying++
 		most = max(most, flying)
 		mu.Unlock()
-		if at != victim {
-			time.Sleep(c.Timeout)
+		if to.At != victim {
+			time.Sleep(to.Check.Timeout)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -134,12 +134,12 @@ func TestBounds(t *testing.T) {
 		var many []Target
 		slow := check(t, "{tcpSocket: {}, periodSeconds: 1, timeoutSeconds: 10}")
 		for i := range 5000 {
-			many = append(many, Target{address(i), slow})
+			many = append(many, Target{At: address(i), Check: slow})
 		}
 		s.Set("attacker/a", "attacker", many)
-		s.Set("attacker/b", "attacker", []Target{{victim, check(t, "{tcpSocket: {}, periodSeconds: 1}")}}) // the other's, first
+		s.Set("attacker/b", "attacker", []Target{{At: victim, Check: check(t, "{tcpSocket: {}, periodSeconds: 1}")}}) // the other's, first
 		time.Sleep(time.Minute)
-		s.Set("ns/b", "ns", []Target{{victim, check(t, "{tcpSocket: {}, periodSeconds: 1}")}})
+		s.Set("ns/b", "ns", []Target{{At: victim, Check: check(t, "{tcpSocket: {}, periodSeconds: 1}")}})
 		time.Sleep(30 * time.Second)
 		mu.Lock()
 		defer mu.Unlock()
@@ -161,16 +161,16 @@ func TestSlowGroupsLeaveRoom(t *testing.T) {
 	var mu sync.Mutex
 	flying, most, begun := 0, 0, 0
 	victim := address(1 << 20)
-	run(t, nothing, func(_ context.Context, c *probe.Check, at netip.AddrPort) error {
+	run(t, nothing, func(_ context.Context, to *Target) error {
 		mu.Lock()
-		if at == victim {
+		if to.At == victim {
 			begun++
 		}
 		flying++
 		most = max(most, flying)
 		mu.Unlock()
-		if at != victim {
-			time.Sleep(c.Timeout)
+		if to.At != victim {
+			time.Sleep(to.Check.Timeout)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -181,12 +181,12 @@ func TestSlowGroupsLeaveRoom(t *testing.T) {
 		for g := range 16 {
 			var many []Target
 			for i := range 1000 {
-				many = append(many, Target{address(g<<16 + i), slow})
+				many = append(many, Target{At: address(g<<16 + i), Check: slow})
 			}
 			s.Set(fmt.Sprintf("attacker%d/a", g), fmt.Sprintf("attacker%d", g), many)
 		}
 		time.Sleep(10 * time.Second)
-		s.Set("ns/b", "ns", []Target{{victim, check(t, "{tcpSocket: {}, periodSeconds: 1}")}})
+		s.Set("ns/b", "ns", []Target{{At: victim, Check: check(t, "{tcpSocket: {}, periodSeconds: 1}")}})
 		time.Sleep(30 * time.Second)
 		mu.Lock()
 		if begun < 29 {
@@ -209,7 +209,7 @@ func TestSlowGroupsLeaveRoom(t *testing.T) {
 func TestPeriodsGrow(t *testing.T) {
 	var mu sync.Mutex
 	n := 0
-	run(t, nothing, func(context.Context, *probe.Check, netip.AddrPort) error {
+	run(t, nothing, func(context.Context, *Target) error {
 		mu.Lock()
 		defer mu.Unlock()
 		n++
@@ -219,7 +219,7 @@ func TestPeriodsGrow(t *testing.T) {
 		for g := range 4 {
 			var list []Target
 			for i := range 5000 {
-				list = append(list, Target{address(g<<16 + i), c})
+				list = append(list, Target{At: address(g<<16 + i), Check: c})
 			}
 			s.Set(fmt.Sprint(g), fmt.Sprint(g), list)
 		}

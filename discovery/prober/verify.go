@@ -20,7 +20,7 @@ func Verify(ctx context.Context, protocol string, at netip.AddrPort) (err error)
 		if protocol == "UDP" {
 			err = refuses(try, at)
 		} else {
-			err = connect(try, at)
+			err = Dialer(Straight).connect(try, &Target{At: at})
 		}
 		cancel()
 		if err = inWords(err, verifyWithin); err == nil || errors.Is(err, ErrNode) {

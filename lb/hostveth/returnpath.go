@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -25,6 +26,7 @@ import (
 //	       throw for each endpoint: reverse path checks that know the mark
 //	       (net.ipv4.conf.*.src_valid_mark, nft's `fib saddr . mark`) ask for
 //	       the route to the endpoint, which is main's
+//	       probes to frontends: package probepath
 //
 // Where connection tracking is switched off for these packets (notrack), or a
 // socket is bound to an interface, answers bypass Weir: use nat there.
@@ -145,6 +147,7 @@ func (rp *returnPath) check() (bool, error) {
 				want++
 			}
 		}
+		routes = slices.DeleteFunc(routes, isProbeRoute)
 		if len(rules) != 1 || len(routes) < want {
 			return false, nil
 		}
@@ -188,7 +191,7 @@ func (rp *returnPath) checkOwn() (bool, error) {
 		defaults := 0
 		for i := range routes {
 			r := &routes[i]
-			if isThrow(r) {
+			if isThrow(r) || isProbeRoute(*r) {
 				continue
 			}
 			gateway, _ := netip.AddrFromSlice(r.Gw)
@@ -338,6 +341,12 @@ func tableRoutes(family, table int) ([]netlink.Route, error) {
 
 func isThrow(r *netlink.Route) bool {
 	return r.Type == unix.RTN_THROW && r.Protocol == route.Protocol
+}
+
+// isProbeRoute reports whether a route leads to a single address: those are of package probepath.
+func isProbeRoute(r netlink.Route) bool {
+	ones, bits := r.Dst.Mask.Size()
+	return ones == bits && r.Type == unix.RTN_UNICAST && r.Protocol == route.Protocol
 }
 
 // marksConflict reports whether a packet with Weir's mark alone would match a rule, or a

@@ -12,12 +12,14 @@ import (
 	"github.com/weirlb/weir/cmd/weir/drains"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/announce/routes"
+	"github.com/weirlb/weir/lb/probepath"
 )
 
 // Cleanup removes the remains of a killed Weir on the machine: pinned programs, the host veth with
 // its routes and rules, announced routes, drains, and changed settings. It fails while a Weir runs.
 func Cleanup(_ context.Context, cfg *config.Configuration, log *slog.Logger) error {
 	return lb.Cleanup(packetPath(cfg, log),
+		probepath.Cleanup,
 		func() error { return routes.Cleanup(announcer.KernelRoutes(&cfg.Announce)) },
 		func() error {
 			if err := os.Remove(drains.FileOf(cfg)); !errors.Is(err, fs.ErrNotExist) {

@@ -41,6 +41,7 @@ import (
 	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/lb/phase"
 	"github.com/weirlb/weir/lb/ports"
+	"github.com/weirlb/weir/lb/probepath"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/worker"
@@ -56,6 +57,7 @@ type Daemon struct {
 	lb     *lb.LB
 	checks *healthcheck.Checks
 	health *endpointhealth.Monitor
+	probes *probepath.Path // set with health
 	// attempts are set with lb.
 	attempts *answers.Attempts
 	// announcer is nil where nothing is announced.
@@ -139,7 +141,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 		d.stop(nil)
 		tasks.Wait()
 		if d.lb != nil {
-			err = errors.Join(err, d.announcer.Close(d.ending.Leaving() && err == nil), d.end(err))
+			err = errors.Join(err, d.announcer.Close(d.ending.Leaving() && err == nil), d.probes.Close(), d.end(err))
 		}
 	}()
 	task := func(name string, f func(context.Context) error) {

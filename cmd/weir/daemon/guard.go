@@ -27,9 +27,11 @@ func readinessChanged(d *Daemon) {
 
 // newHealth makes the Monitor of endpoints. Preconditions: d.lb is open.
 func newHealth(d *Daemon) *endpointhealth.Monitor {
+	d.probes = endpointhealth.Path(d.cfg)
 	return endpointhealth.New(endpointhealth.Config{
 		Changed:   func(list []endpointhealth.Change) { healthChanged(d, list) },
 		Readiness: published{d}.Readiness,
+		Dial:      endpointhealth.Dialer(d.probes),
 		Attempts:  d.attempts.Table,
 		Number: func(service string, port uint16, proto uint8, at netip.AddrPort) (uint32, bool) {
 			return d.lb.Tables().EndpointID(service, port, proto, at)

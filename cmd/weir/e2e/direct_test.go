@@ -94,6 +94,17 @@ func newDirectFixture(t *testing.T, beside ...service) *fixture {
 	if err := os.WriteFile(f.path("manifests/direct.yaml"), []byte(modeManifests(directServices, directPorts)), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	f.decapsulate(t)
+	if err := f.start(); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// decapsulate has the servers of directServices behind the addresses of the Services, until the test ends or
+// undo is called.
+func (f *fixture) decapsulate(t *testing.T) (undo func()) {
+	t.Helper()
 	var tunnelled, clamped []string
 	for _, s := range directServices {
 		if s.clamp {
@@ -111,20 +122,22 @@ func newDirectFixture(t *testing.T, beside ...service) *fixture {
 			f.serveDirect(t, f.ZoneA, a)
 		}
 	}
+	var decaps []*netlab.Process
 	for n, addrs := range map[*netlab.Namespace][]string{f.ZoneB: tunnelled, f.ZoneA: clamped} {
 		mss := "0"
 		if n == f.ZoneA {
 			mss = "1300"
 		}
-		f.startDecap(t, n, "--address", strings.Join(addrs, ","), "--mss", mss)
+		decaps = append(decaps, f.startDecap(t, n, "--address", strings.Join(addrs, ","), "--mss", mss))
 		for _, text := range addrs {
 			f.serveDirect(t, n, netip.MustParseAddr(text))
 		}
 	}
-	if err := f.start(); err != nil {
-		t.Fatal(err)
+	return func() {
+		for _, p := range decaps {
+			must(t, p.Stop(within))
+		}
 	}
-	return f
 }
 
 // addReturnLink joins the fabric and the client by another link, for answers.
@@ -167,7 +180,7 @@ func (f *fixture) serveDirect(t *testing.T, n *netlab.Namespace, a netip.Addr) {
 
 // startDecap runs `weir decap` on an endpoint's node until the test ends, and
 // then looks at what it leaves.
-func (f *fixture) startDecap(t *testing.T, n *netlab.Namespace, args ...string) {
+func (f *fixture) startDecap(t *testing.T, n *netlab.Namespace, args ...string) *netlab.Process {
 	t.Helper()
 	cmd := f.command(append([]string{"decap", "--from",
 		netlab.Host4(netlab.FabricNet, 1).String() + "," + netlab.Host6(netlab.FabricNet, 1).String()}, args...)...)
@@ -212,6 +225,7 @@ func (f *fixture) startDecap(t *testing.T, n *netlab.Namespace, args ...string) 
 			t.Error("the device is still there")
 		}
 	})
+	return p
 }
 
 // Real TCP and UDP through every mode: requests by Weir, in full-sized segments

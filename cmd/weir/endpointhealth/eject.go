@@ -315,7 +315,7 @@ func (m *Monitor) verified(p place, err error, now time.Time) {
 // passesAgain reports whether an ejected endpoint has passed the health check at its own port since then.
 // At another port a check says nothing of the port that refuses connections.
 func (m *Monitor) passesAgain(svc *discovery.Service, p place) bool {
-	c := checkingOf(svc)
+	c := checkingOf(svc, m.guard.Load())
 	q := endpointAt(svc, p)
 	if q == nil {
 		return false

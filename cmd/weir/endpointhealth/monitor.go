@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/translate"
@@ -30,6 +31,8 @@ type Config struct {
 	// Attempts are the counts per endpoint number, Number the number of an endpoint.
 	Attempts *attempts.Table
 	Number   func(service string, port uint16, proto uint8, at netip.AddrPort) (uint32, bool)
+	// Dial connects probes, nil by the node's own path alone.
+	Dial prober.Dialer
 	// Passive reports whether a Service's endpoints may be ejected.
 	Passive  func(*discovery.Service) bool
 	NodeName string
@@ -48,10 +51,10 @@ type Monitor struct {
 	cfg    Config
 	probes *prober.Scheduler
 	verify func(context.Context, string, netip.AddrPort) error // of the protocol
+	guard  atomic.Pointer[translate.Guard]
 
 	mu       sync.Mutex
 	services map[discovery.ServiceName]*discovery.Service
-	guard    *translate.Guard
 	changes  []Change
 	wake     chan struct{}
 	ejections
@@ -63,7 +66,11 @@ func New(cfg Config) *Monitor {
 		cfg: cfg, verify: prober.Verify, services: map[discovery.ServiceName]*discovery.Service{},
 		wake: make(chan struct{}, 1), ejections: noEjections(),
 	}
-	m.probes = prober.NewScheduler(m.checked, nil)
+	m.guard.Store(&translate.Guard{})
+	if cfg.Dial == nil {
+		cfg.Dial = prober.Straight
+	}
+	m.probes = prober.NewScheduler(m.checked, cfg.Dial.Probe)
 	return m
 }
 
@@ -71,7 +78,7 @@ func New(cfg Config) *Monitor {
 func (m *Monitor) Apply(up *discovery.Update, guard *translate.Guard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.guard = guard
+	m.guard.Store(guard)
 	for _, name := range up.Deleted {
 		m.remove(name)
 	}
@@ -90,7 +97,7 @@ func (m *Monitor) Apply(up *discovery.Update, guard *translate.Guard) {
 func (m *Monitor) SetGuard(guard *translate.Guard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.guard = guard
+	m.guard.Store(guard)
 	for _, svc := range m.services {
 		m.probes.Set(svc.Name.String(), svc.Name.Namespace, Targets(svc, guard))
 	}
@@ -107,7 +114,7 @@ func Targets(svc *discovery.Service, guard *translate.Guard) (out []prober.Targe
 	if svc.Options.HealthCheck == nil {
 		return nil
 	}
-	own, c := guard.Frontends(svc), checkingOf(svc)
+	own, c := guard.Frontends(svc), checkingOf(svc, guard)
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		for j := range p.Endpoints {
@@ -136,13 +143,15 @@ func refusal(guard *translate.Guard, own *translate.Frontends, e *topology.Endpo
 
 // checking is the check of a Service, with the port that it names.
 type checking struct {
+	svc   *discovery.Service
+	guard *translate.Guard
 	check *probe.Check
 	named *discovery.Port
 }
 
 // checkingOf is the check of a Service. There may be none.
-func checkingOf(svc *discovery.Service) checking {
-	c := checking{check: svc.Options.HealthCheck}
+func checkingOf(svc *discovery.Service, guard *translate.Guard) checking {
+	c := checking{svc: svc, guard: guard, check: svc.Options.HealthCheck}
 	if c.check != nil && c.check.PortName != "" {
 		if i := slices.IndexFunc(svc.Ports, func(q discovery.Port) bool { return q.Name == c.check.PortName }); i >= 0 {
 			c.named = &svc.Ports[i]
@@ -169,7 +178,9 @@ func (c *checking) target(p *discovery.Port, at netip.AddrPort) (t prober.Target
 		}
 		at = list[0].AddrPort
 	}
-	return prober.Target{At: at, Check: c.check}, true
+	t.Via.Mode, t.Via.Frontend = c.guard.Via(c.svc, p, at.Addr())
+	t.At, t.Check = at, c.check
+	return t, true
 }
 
 // Health is what checks say of an endpoint. It is a translate.Health.
@@ -179,7 +190,7 @@ func (m *Monitor) Health(svc *discovery.Service, p *discovery.Port, at netip.Add
 
 // fails reports whether the active check of an endpoint fails.
 func (m *Monitor) fails(svc *discovery.Service, p *discovery.Port, at netip.AddrPort) bool {
-	c := checkingOf(svc)
+	c := checkingOf(svc, m.guard.Load())
 	t, ok := c.target(p, at)
 	return ok && m.probes.State(svc.Name.Namespace, t).Value == prober.Failing
 }
@@ -198,11 +209,11 @@ func (m *Monitor) checked(t prober.Target, s prober.State, owners []string) {
 // noteChecked notes a change of a target for each endpoint of a Service of which it tells.
 // Preconditions: m.mu is held.
 func (m *Monitor) noteChecked(svc *discovery.Service, t *prober.Target, s *prober.State) {
-	c := checkingOf(svc)
+	c := checkingOf(svc, m.guard.Load())
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		for _, e := range atAddress(p, t.At.Addr()) {
-			if told, ok := c.target(p, e.AddrPort); !ok || told.At != t.At || told.Check.Identity() != t.Check.Identity() {
+			if told, ok := c.target(p, e.AddrPort); !ok || told.At != t.At || told.Via != t.Via || told.Check.Identity() != t.Check.Identity() {
 				continue
 			}
 			text := "passes the health check"

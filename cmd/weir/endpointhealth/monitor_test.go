@@ -79,10 +79,10 @@ func inFalseTime(t *testing.T, svc *discovery.Service, f func(*bench)) {
 		for i := range svc.Ports[0].Endpoints {
 			b.cfg.Attempts.Assign(uint32(i + 1))
 		}
-		b.probes = prober.NewScheduler(b.checked, func(_ context.Context, _ *probe.Check, at netip.AddrPort) error {
+		b.probes = prober.NewScheduler(b.checked, func(_ context.Context, t *prober.Target) error {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			if b.dead[netip.AddrPortFrom(at.Addr(), 80)] {
+			if b.dead[netip.AddrPortFrom(t.At.Addr(), 80)] {
 				return errors.New("connection refused")
 			}
 			return nil

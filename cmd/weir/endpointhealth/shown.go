@@ -25,7 +25,7 @@ func (m *Monitor) State(svc *discovery.Service, p *discovery.Port, at netip.Addr
 		h.State, h.Since, h.Reason = api.HealthEjected, &s.since, s.reason
 	}
 	m.mu.Unlock()
-	c := checkingOf(svc)
+	c := checkingOf(svc, m.guard.Load())
 	t, ok := c.target(p, at)
 	if !ok {
 		if c.check != nil && h.Reason == "" {
@@ -55,11 +55,9 @@ func (m *Monitor) State(svc *discovery.Service, p *discovery.Port, at netip.Addr
 
 // refusal says why the target of an endpoint is not probed.
 func (m *Monitor) refusal(svc *discovery.Service, p *discovery.Port, at netip.AddrPort, t *prober.Target) string {
-	m.mu.Lock()
-	guard := m.guard
-	m.mu.Unlock()
+	guard := m.guard.Load()
 	for _, e := range atAddress(p, at.Addr()) {
-		if e.AddrPort == at && guard != nil {
+		if e.AddrPort == at {
 			return refusal(guard, guard.Frontends(svc), &e, t)
 		}
 	}

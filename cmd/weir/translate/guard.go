@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/topology"
 )
 
@@ -23,6 +24,8 @@ type Guard struct {
 	// ClusterIPs, ExternalIPs and LoadBalancerClass are as in Options.
 	ClusterIPs, ExternalIPs bool
 	LoadBalancerClass       string
+	// Mode is that of Services without one of their own.
+	Mode conntrack.Mode
 }
 
 // GuardOf is the guard of a configuration that is valid.
@@ -30,6 +33,7 @@ func GuardOf(cfg *config.Configuration, own func(netip.Addr) bool) Guard {
 	g := Guard{
 		Own: own, Ports: cfg.ProtectedEndpointPorts,
 		ClusterIPs: cfg.ClusterIPs, ExternalIPs: cfg.ExternalIPs, LoadBalancerClass: cfg.LoadBalancerClass,
+		Mode: Mode(cfg.Forwarding.Mode),
 	}
 	v4, v6 := cfg.HostVethPrefixes()
 	for _, p := range []netip.Prefix{v4, v6} {

@@ -2,11 +2,13 @@ package translate
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/topology"
 )
 
 // direct reports whether endpoints answer clients past Weir in a mode.
@@ -17,6 +19,39 @@ func (t *Translator) Direct(svc *discovery.Service) bool { return direct(t.mode(
 
 // tunnel reports whether a mode carries either address family over either.
 func tunnel(m conntrack.Mode) bool { return m == conntrack.ModeIPIP || m == conntrack.ModeGUE }
+
+// Via is how packets to a frontend of a Service port reach an endpoint that gets them as clients sent
+// them: the name of the mode and the frontend's address, of the family of the endpoint where the Service
+// has such an address. mode is "" for endpoints that get them translated.
+func (g *Guard) Via(svc *discovery.Service, p *discovery.Port, endpoint netip.Addr) (mode string, frontend netip.Addr) {
+	m, ok := modes[svc.Options.ForwardingMode]
+	if !ok {
+		m = g.Mode
+	}
+	if !direct(m) || slices.ContainsFunc(ofFamily(p.Endpoints, endpoint.Is6()), func(e topology.Endpoint) bool { return e.AddrPort.Port() != p.Port }) {
+		return "", frontend
+	}
+	var addrs []netip.Addr
+	if g.LoadBalancerClass == "" || g.LoadBalancerClass == svc.LoadBalancerClass {
+		addrs = svc.LoadBalancerIPs
+	}
+	if g.ExternalIPs {
+		addrs = slices.Concat(addrs, svc.ExternalIPs)
+	}
+	for _, a := range addrs {
+		switch a = a.Unmap(); {
+		case !a.IsValid(), g.Own != nil && g.Own(a):
+		case a.Is4() == endpoint.Is4():
+			return ModeName(m), a
+		case tunnel(m) && !servesFamily(svc, a.Is6()) && !frontend.IsValid():
+			frontend = a
+		}
+	}
+	if frontend.IsValid() {
+		mode = ModeName(m)
+	}
+	return mode, frontend
+}
 
 // frontendMode is the mode of new flows to a frontend. An endpoint that receives the
 // client's packets unchanged must have the frontend's address and listen on the frontend's

@@ -1,0 +1,81 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/perf/netlab"
+)
+
+// Endpoints of the modes without translation are probed by the path of client packets: they fail while they
+// do not decapsulate, or lack the frontend's address, although their servers answer at their own addresses.
+func TestWireHealthCheckOfDirectServerReturn(t *testing.T) {
+	f := ownFixture(t, options{stopped: true, frontends: len(directServices) * 4})
+	text := modeManifests(directServices, directPorts)
+	text = strings.ReplaceAll(text, "weir.dev/forwarding-mode", `weir.dev/health-check: "{httpGet: {port: http}, periodSeconds: 1, failureThreshold: 2, successThreshold: 1}", weir.dev/forwarding-mode`)
+	must(t, os.WriteFile(f.path("manifests/direct.yaml"), []byte(text), 0o644))
+	must(t, f.start())
+	until := func(state, reason string, tunnels bool) {
+		t.Helper()
+		must(t, f.poll(func(ctx context.Context) error {
+			for _, s := range directServices {
+				if tunnels && s.mode == "l2dsr" {
+					continue
+				}
+				name := fmt.Sprintf("default/%s-%d", s.mode, s.index)
+				l, err := f.admin.Endpoints(ctx, name)
+				if err != nil {
+					return err
+				}
+				if want := map[bool]int{false: 4, true: 2}[s.cross]; len(l.Endpoints) != want {
+					return fmt.Errorf("%s has %d endpoints, want %d", name, len(l.Endpoints), want)
+				}
+				for _, e := range l.Endpoints {
+					if e.Health.State != state || !strings.HasSuffix(e.Health.Reason, reason) {
+						return fmt.Errorf("%s: %s is %+v, want %s %q", name, e.Address, e.Health, state, reason)
+					}
+				}
+			}
+			return nil
+		}))
+	}
+	must(t, f.poll(func(ctx context.Context) error { // eth1 has a strict filter, and answers do not take the default route
+		s, err := f.admin.Status(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range s.Problems {
+			if p.Kind == problem.HealthChecks && strings.Contains(p.Reason, "net.ipv4.conf.eth1.rp_filter is strict") {
+				return nil
+			}
+		}
+		return fmt.Errorf("problems %v", s.Problems)
+	}))
+	must(t, f.Edge.Edge.SetSysctl("net/ipv4/conf/eth1/rp_filter", "2"))
+	until("failing", "no answer in 1s", false)
+	undo := f.decapsulate(t)
+	until("passing", "", false)
+
+	// A Weir that was killed leaves a pair and its routes; the next takes them over.
+	must(t, f.weir.Kill())
+	must(t, f.start())
+	until("passing", "", false)
+	undo()
+	until("failing", "no answer in 1s", true)
+	for _, a := range []netip.Addr{netlab.Host4(netlab.LBNet, 51), netlab.Host6(netlab.LBNet, 51)} {
+		must(t, f.ZoneA.Do(func() error {
+			return exec.Command("ip", "address", "delete", netip.PrefixFrom(a, a.BitLen()).String(), "dev", "lo").Run()
+		}))
+	}
+	until("failing", "no answer in 1s", false)
+	must(t, f.weir.Stop(within))
+	if _, err := f.Edge.Edge.Interface("weir-probe"); err == nil {
+		t.Error("the pair of the probes is still there")
+	}
+}
