@@ -23,6 +23,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -117,14 +118,18 @@ func run(o options) error {
 	return <-failed
 }
 
-// freePort asks the kernel for a free port.
+// freePort is a port that is free now, and that the kernel gives to no connection until the API
+// server listens there: it is below the ephemeral ports.
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	var err error
+	for range 100 {
+		port := 10000 + rand.IntN(20000)
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, err
 }
 
 // waitReady asks /readyz until the API server is ready. The limit is for an emulated machine; those
