@@ -151,6 +151,9 @@ func (m *merging) port(svc *Service, i int) (otherFamily Families) {
 			m.warned[nd] = true
 			svc.Warnings = append(svc.Warnings, "Node "+nd.name+": "+nd.fault)
 		}
+		if w := m.sources[all[i].source].weight; w != 0 {
+			out[i].Weight = w
+		}
 	}
 	s.scratch = all[:0]
 	svc.Ports[i].Endpoints = out

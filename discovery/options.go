@@ -24,8 +24,8 @@ const (
 	// grows to the full size.
 	AnnotationSlowStart = "weir.dev/slow-start"
 	// AnnotationWeight on a Service lists endpoints or nodes with their weights,
-	// as "10.1.1.1=3,10.1.1.2:8080=2,node-a=5"; on a Node, where it may also be a
-	// label, it is the weight of all endpoints there.
+	// as "10.1.1.1=3,10.1.1.2:8080=2,node-a=5"; on an EndpointSlice, and on a Node, where it
+	// may also be a label, it is the weight of each endpoint there.
 	AnnotationWeight = "weir.dev/weight"
 	// AnnotationMaxConnections is how many connections the Service has on this
 	// node at the same time, and AnnotationNewConnections how many may begin per

@@ -128,6 +128,19 @@ func TestWeights(t *testing.T) {
 	want(s, "the Service's of nodes before it", 5, 6, 0)
 	feed(s, weigh("n1=5, 10.0.0.1=7, 10.0.0.3:8080=8, 10.0.0.3=9"))
 	want(s, "the nearest", 7, 0, 8)
+	heavy := two.DeepCopy()
+	heavy.Annotations = map[string]string{AnnotationWeight: "12"}
+	feed(s, heavy)
+	want(s, "the Service's before the slice's", 7, 12, 8)
+	feed(s, weigh(""))
+	want(s, "the slice's before the node's", 12, 12, 12)
+	heavy = heavy.DeepCopy()
+	heavy.Annotations[AnnotationWeight] = "0"
+	feed(s, heavy)
+	want(s, "a slice's that cannot be read", 4, 0, 0)
+	wantErrors(t, web(s).Errors, "EndpointSlice default/web-1: metadata.annotations[weir.dev/weight]: Invalid value")
+	feed(s, two, weigh("n1=5, 10.0.0.1=7, 10.0.0.3:8080=8, 10.0.0.3=9"))
+	want(s, "the Service's again", 7, 0, 8)
 	for _, bad := range []string{"10.0.0.1", "10.0.0.1=0", "10.0.0.1=1001", "=3", "n1=x", "3", "a=1,,b=2"} {
 		feed(s, weigh(bad))
 		want(s, "after a good one "+bad, 7, 0, 8)

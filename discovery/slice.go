@@ -19,6 +19,7 @@ type sliceData struct {
 	name      string
 	ports     []slicePort
 	endpoints []sliceEndpoint
+	weight    uint32 // of each endpoint; 0: that of the node
 	errors    []string
 	unsaid    int // errors beyond maxErrors
 	warnings  []string
@@ -120,6 +121,12 @@ func (p sliceParser) slice(obj *discoveryv1.EndpointSlice) *sliceData {
 	default:
 		d.addError(object, notSupported("addressType", string(obj.AddressType), `"FQDN", "IPv4", "IPv6"`))
 		return d
+	}
+	if text, ok := obj.Annotations[AnnotationWeight]; ok {
+		if d.weight, ok = parseWeight(text); !ok {
+			d.weight = 0
+			d.addError(object, invalid(annotationPath(AnnotationWeight), text, weightRange))
+		}
 	}
 	p.ports(d, object, obj.Ports)
 	d.endpoints = make([]sliceEndpoint, 0, len(obj.Endpoints))
@@ -224,7 +231,7 @@ func (p sliceParser) endpoint(e *discoveryv1.Endpoint, family discoveryv1.Addres
 
 // equal reports whether two versions of a slice say the same.
 func (d *sliceData) equal(o *sliceData) bool {
-	return d.name == o.name && d.refused == o.refused && d.fqdn == o.fqdn &&
+	return d.name == o.name && d.refused == o.refused && d.fqdn == o.fqdn && d.weight == o.weight &&
 		slices.Equal(d.ports, o.ports) && slices.Equal(d.endpoints, o.endpoints) &&
 		slices.Equal(d.errors, o.errors) && slices.Equal(d.warnings, o.warnings)
 }

@@ -16,6 +16,8 @@ import (
 // part that can be told from nothing.
 const maxWeight = 1000
 
+var weightRange = fmt.Sprintf("must be a number between 1 and %d, inclusive", maxWeight)
+
 // weights are the endpoints' weights in a Service's annotation: by address and port, by
 // address, or by node. The most specific counts.
 type weights struct {
@@ -55,7 +57,7 @@ func (w *weights) equal(o *weights) bool {
 }
 
 // apply gives the endpoints named by the annotation their weights; the others
-// keep their node's.
+// keep that of their slice, or else of their node.
 func (w *weights) apply(eps []topology.Endpoint) {
 	if len(w.ports)+len(w.addrs)+len(w.nodes) == 0 {
 		return
@@ -89,7 +91,7 @@ func nodeWeight(n *corev1.Node) (weight uint32, fault string) {
 	}
 	weight, ok = parseWeight(text)
 	if !ok {
-		return 0, path + ": " + invalidValue(text, fmt.Sprintf("must be a number between 1 and %d, inclusive", maxWeight))
+		return 0, path + ": " + invalidValue(text, weightRange)
 	}
 	return weight, ""
 }
