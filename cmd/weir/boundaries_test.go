@@ -16,6 +16,10 @@ var boundaries = []boundary{
 		folder: "discovery/addresspool", why: "a choice from statuses and pools: standard library and names alone",
 		only: []string{module + "/discovery/similar"}, imports: []string{"net", "os"},
 	},
+	{
+		folder: "discovery/gateway", why: "a pure function of objects: who reads and writes them is elsewhere",
+		own: []string{"discovery", "discovery/addresspool", "discovery/probe", "discovery/similar", "topology"}, imports: []string{"net", "os"},
+	},
 	{folder: "discovery/kube/client", why: "it does not know what the objects mean", own: []string{}},
 	{
 		folder: "discovery/probe", why: "a text and its rules: no probe is sent here",

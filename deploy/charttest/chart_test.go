@@ -58,6 +58,7 @@ controller:
   replicas: 3
   class: example.com/lb
   defaultClass: true
+  gateways: true
   poolNamespaces: [infra, metallb]
   pools: [{apiVersion: metallb.io/v1beta1, kind: IPAddressPool, metadata: {name: p}, spec: {addresses: [192.0.2.0/24]}}]
   nodeSelector: {a: b}

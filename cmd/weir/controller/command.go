@@ -64,6 +64,7 @@ without a class. See deploy/POOLS.md.`,
 	fs.StringSliceVar(&o.PoolNamespaces, "pool-namespaces", nil, "`namespaces` whose pool objects in the API server count; * for all; empty: metallb-system and --namespace")
 	fs.StringVar(&o.Class, "class", "weir.dev/edge", "load balancer `class` of the Services")
 	fs.BoolVar(&o.DefaultClass, "default-class", false, "Services without a class too")
+	fs.BoolVar(&o.Gateways, "gateways", false, "serve Gateways, TCPRoutes and UDPRoutes of the Gateway API, see deploy/GATEWAY.md")
 	fs.StringVar(&o.Namespace, "namespace", podNamespace(), "`namespace` of the Lease, and of pools")
 	fs.StringVar(&o.Lease, "lease", "weir-controller", "`name` of the Lease; empty: no election")
 	fs.StringVar(&o.Identity, "identity", "", "`name` of this process in the Lease; empty: host name and process ID")

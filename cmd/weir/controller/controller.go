@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/weirlb/weir/cmd/weir/controller/gateways"
 	"github.com/weirlb/weir/discovery/addresspool"
 	"github.com/weirlb/weir/discovery/kube"
 	"github.com/weirlb/weir/discovery/kube/client"
@@ -40,6 +41,7 @@ type Options struct {
 	Lease          string // name; empty: no election
 	Identity       string // in the Lease
 	Metrics        string // address:port; empty: none
+	Gateways       bool   // serve objects of the Gateway API
 }
 
 // writers are how many writes of status, which wait for the API server, go at once.
@@ -172,6 +174,14 @@ func (c *controller) lead(ctx context.Context) error {
 		})
 	}
 	work.Go(func() { c.refresh(ctx) })
+	if c.o.Gateways {
+		work.Go(func() {
+			o := gateways.Config{Client: c.client, Services: k.services, Namespaces: k.namespaces, Class: c.o.Class, Log: c.log}
+			if err := gateways.Run(ctx, o); err != nil {
+				c.log.Error("gateways are not served", "err", err)
+			}
+		})
+	}
 	<-ctx.Done()
 	c.queue.ShutDown()
 	work.Wait()

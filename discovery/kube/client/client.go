@@ -19,7 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
+
+// GroupGateway is the group and version of the Gateway API.
+var GroupGateway = schema.GroupVersion(gatewayv1.GroupVersion)
 
 // groups are the groups of the API that have a client, and the registration of their types.
 var groups = map[schema.GroupVersion]func(*runtime.Scheme) error{
@@ -29,6 +33,17 @@ var groups = map[schema.GroupVersion]func(*runtime.Scheme) error{
 	appsv1.SchemeGroupVersion:           appsv1.AddToScheme,
 	authenticationv1.SchemeGroupVersion: authenticationv1.AddToScheme,
 	authorizationv1.SchemeGroupVersion:  authorizationv1.AddToScheme,
+	GroupGateway:                        addGateways,
+}
+
+// addGateways registers the kinds of layer 4 alone: the others would be linked too.
+func addGateways(s *runtime.Scheme) error {
+	gv := GroupGateway
+	s.AddKnownTypes(gv, &gatewayv1.GatewayClass{}, &gatewayv1.GatewayClassList{}, &gatewayv1.Gateway{}, &gatewayv1.GatewayList{},
+		&gatewayv1.TCPRoute{}, &gatewayv1.TCPRouteList{}, &gatewayv1.UDPRoute{}, &gatewayv1.UDPRouteList{},
+		&gatewayv1.ReferenceGrant{}, &gatewayv1.ReferenceGrantList{})
+	metav1.AddToGroupVersion(s, gv)
+	return nil
 }
 
 var scheme = newScheme()
@@ -65,6 +80,9 @@ func New(cfg *rest.Config) (*Client, error) {
 		if gv.Group == "" {
 			of.APIPath = "/api"
 		}
+		if gv == GroupGateway {
+			of.ContentType, of.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON // all that definitions of resources have
+		}
 		of.NegotiatedSerializer = rest.CodecFactoryForGeneratedClient(scheme, Codecs).WithoutConversion()
 		if c.groups[gv], err = rest.RESTClientForConfigAndClient(of, shared); err != nil {
 			return nil, fmt.Errorf("kubernetes client: %w", err)
@@ -86,6 +104,31 @@ func (c *Client) Resources(ctx context.Context, gv schema.GroupVersion) ([]metav
 // Services are those of a namespace, "" for all.
 func (c *Client) Services(namespace string) Objects[corev1.Service, *corev1.Service] {
 	return Objects[corev1.Service, *corev1.Service]{c.groups[corev1.SchemeGroupVersion], namespace, "services"}
+}
+
+// EndpointSlices are those of a namespace.
+func (c *Client) EndpointSlices(namespace string) Objects[discoveryv1.EndpointSlice, *discoveryv1.EndpointSlice] {
+	return Objects[discoveryv1.EndpointSlice, *discoveryv1.EndpointSlice]{c.groups[discoveryv1.SchemeGroupVersion], namespace, "endpointslices"}
+}
+
+// GatewayClasses are those of the cluster.
+func (c *Client) GatewayClasses() Objects[gatewayv1.GatewayClass, *gatewayv1.GatewayClass] {
+	return Objects[gatewayv1.GatewayClass, *gatewayv1.GatewayClass]{c.groups[GroupGateway], "", "gatewayclasses"}
+}
+
+// Gateways are those of a namespace.
+func (c *Client) Gateways(namespace string) Objects[gatewayv1.Gateway, *gatewayv1.Gateway] {
+	return Objects[gatewayv1.Gateway, *gatewayv1.Gateway]{c.groups[GroupGateway], namespace, "gateways"}
+}
+
+// TCPRoutes are those of a namespace.
+func (c *Client) TCPRoutes(namespace string) Objects[gatewayv1.TCPRoute, *gatewayv1.TCPRoute] {
+	return Objects[gatewayv1.TCPRoute, *gatewayv1.TCPRoute]{c.groups[GroupGateway], namespace, "tcproutes"}
+}
+
+// UDPRoutes are those of a namespace.
+func (c *Client) UDPRoutes(namespace string) Objects[gatewayv1.UDPRoute, *gatewayv1.UDPRoute] {
+	return Objects[gatewayv1.UDPRoute, *gatewayv1.UDPRoute]{c.groups[GroupGateway], namespace, "udproutes"}
 }
 
 // Events are those of a namespace.
@@ -178,4 +221,11 @@ func (o Objects[T, P]) Update(ctx context.Context, obj P) (P, error) {
 // UpdateStatus replaces the status of an object that has not changed since it was read.
 func (o Objects[T, P]) UpdateStatus(ctx context.Context, obj P) (P, error) {
 	return result[T, P](ctx, o.of(o.client.Put()).Name(obj.GetName()).SubResource("status").Body(obj))
+}
+
+// Delete deletes an object if it is still the same.
+func (o Objects[T, P]) Delete(ctx context.Context, obj P) error {
+	uid := obj.GetUID()
+	opts := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
+	return o.of(o.client.Delete()).Name(obj.GetName()).Body(opts).Do(ctx).Error()
 }

@@ -96,7 +96,11 @@ func (a *Applier) served(crd *unstructured.Unstructured) bool {
 	plural, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "plural")
 	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
 	for _, v := range versions {
-		name, _ := v.(map[string]any)["name"].(string)
+		version, _ := v.(map[string]any)
+		name, _ := version["name"].(string)
+		if version["served"] == false {
+			continue
+		}
 		if _, err := a.dynamic.Resource(schema.GroupVersionResource{Group: group, Version: name, Resource: plural}).List(a.t.Context(), metav1.ListOptions{Limit: 1}); err != nil {
 			return false
 		}
@@ -177,8 +181,11 @@ func (a *Applier) resource(o *unstructured.Unstructured) dynamic.ResourceInterfa
 
 func plural(kind string) string {
 	name := strings.ToLower(kind)
-	if stem, ok := strings.CutSuffix(name, "y"); ok {
+	if stem, ok := strings.CutSuffix(name, "y"); ok && !strings.HasSuffix(stem, "a") {
 		return stem + "ies"
 	}
-	return fmt.Sprint(name, "s")
+	if strings.HasSuffix(name, "s") {
+		return name + "es"
+	}
+	return name + "s"
 }

@@ -1,0 +1,218 @@
+package gateways
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/weirlb/weir/discovery/gateway"
+)
+
+// writers are how many writes, which wait for the API server, go at once.
+const writers = 8
+
+// round makes all objects as they should be, and is false if a write failed.
+func (k *keeper) round(ctx context.Context) bool {
+	in := k.input()
+	r := gateway.Translate(in)
+	var failures atomic.Int32
+	fail := func(what string, err error) {
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		failures.Add(1)
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+			return // the cache is behind
+		}
+		k.cfg.Log.Warn("an object of a Gateway cannot be written", "object", what, "err", err)
+	}
+	k.services(ctx, r, fail)
+	k.slices(ctx, r, fail)
+	k.statuses(ctx, in, r, fail)
+	return failures.Load() == 0
+}
+
+// each calls do for all, some at once, and waits.
+func each[T any](list []T, do func(T)) {
+	var work sync.WaitGroup
+	places := make(chan struct{}, writers)
+	for _, o := range list {
+		places <- struct{}{}
+		work.Go(func() {
+			defer func() { <-places }()
+			do(o)
+		})
+	}
+	work.Wait()
+}
+
+func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
+
+// services writes the generated Services, and deletes those of Gateways that have none any more.
+func (k *keeper) services(ctx context.Context, r *gateway.Result, fail func(string, error)) {
+	var mu sync.Mutex
+	failed, wanted := map[string]string{}, map[string]bool{}
+	for _, s := range r.Services {
+		wanted[key(s)] = true
+	}
+	each(r.Services, func(s *corev1.Service) {
+		client, old := k.cfg.Client.Services(s.Namespace), named[*corev1.Service](k.cfg.Services, key(s))
+		var err error
+		if old == nil {
+			_, err = client.Create(ctx, s)
+		} else if next, changed := changedService(old, s); changed {
+			_, err = client.Update(ctx, next)
+		}
+		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			mu.Lock()
+			failed[key(s)] = err.Error()
+			mu.Unlock()
+		}
+		fail("Service "+key(s), err)
+	})
+	k.failed = failed
+	for _, s := range all[*corev1.Service](k.cfg.Services) {
+		if !wanted[key(s)] && generated(s) && s.DeletionTimestamp == nil {
+			k.cfg.Log.Info("a Service is deleted: no Gateway of this controller has it any more", "service", key(s))
+			fail("Service "+key(s), ignoreMissing(k.cfg.Client.Services(s.Namespace).Delete(ctx, s)))
+		}
+	}
+}
+
+// generated reports whether a Service is that of a Gateway.
+func generated(s *corev1.Service) bool {
+	owner := metav1.GetControllerOf(s)
+	return s.Labels[gateway.LabelManagedBy] == gateway.ManagedBy && owner != nil && owner.Kind == "Gateway" &&
+		strings.HasPrefix(owner.APIVersion, gatewayv1.GroupName+"/")
+}
+
+func ignoreMissing(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// changedService is a Service with all that a Gateway asks for, and whether that differs. Labels and
+// annotations of others stay, and so do fields that the API server has filled in.
+func changedService(old, want *corev1.Service) (*corev1.Service, bool) {
+	next := old.DeepCopy()
+	maps.DeleteFunc(next.Annotations, func(name, _ string) bool {
+		_, wanted := want.Annotations[name]
+		return strings.HasPrefix(name, "weir.dev/") && !wanted
+	})
+	set(&next.Labels, want.Labels)
+	set(&next.Annotations, want.Annotations)
+	same := slices.EqualFunc(old.Spec.Ports, want.Spec.Ports, func(a, b corev1.ServicePort) bool {
+		return a.Name == b.Name && a.Protocol == b.Protocol && a.Port == b.Port
+	})
+	if !same {
+		next.Spec.Ports = want.Spec.Ports
+	}
+	return next, !same || !equality.Semantic.DeepEqual(old.Labels, next.Labels) || !equality.Semantic.DeepEqual(old.Annotations, next.Annotations)
+}
+
+func set(to *map[string]string, want map[string]string) {
+	if *to == nil && len(want) > 0 {
+		*to = map[string]string{}
+	}
+	maps.Copy(*to, want)
+}
+
+// slices writes the slices of generated Services. Those that end are deleted last: an endpoint that moves
+// to another slice is in one at any time.
+func (k *keeper) slices(ctx context.Context, r *gateway.Result, fail func(string, error)) {
+	wanted := map[string]bool{}
+	for _, s := range r.Slices {
+		wanted[key(s)] = true
+	}
+	each(r.Slices, func(s *discoveryv1.EndpointSlice) {
+		if k.failed[s.Namespace+"/"+s.Labels[discoveryv1.LabelServiceName]] == "" {
+			fail("EndpointSlice "+key(s), k.slice(ctx, s))
+		}
+	})
+	for _, s := range all[*discoveryv1.EndpointSlice](k.caches["endpointslices"]) {
+		if s.Labels[discoveryv1.LabelManagedBy] == gateway.ManagedBy && !wanted[key(s)] && s.DeletionTimestamp == nil {
+			fail("EndpointSlice "+key(s), ignoreMissing(k.cfg.Client.EndpointSlices(s.Namespace).Delete(ctx, s)))
+		}
+	}
+}
+
+var errForeign = errors.New("a slice of this name is not the controller's")
+
+// slice writes a slice.
+func (k *keeper) slice(ctx context.Context, s *discoveryv1.EndpointSlice) error {
+	client, old := k.cfg.Client.EndpointSlices(s.Namespace), named[*discoveryv1.EndpointSlice](k.caches["endpointslices"], key(s))
+	switch {
+	case old == nil:
+		_, err := client.Create(ctx, s)
+		return err
+	case old.Labels[discoveryv1.LabelManagedBy] != gateway.ManagedBy:
+		return errForeign
+	case old.AddressType != s.AddressType || !equality.Semantic.DeepEqual(old.OwnerReferences, s.OwnerReferences):
+		// The type of a slice cannot change; the owner of another Gateway of the name is gone.
+		if err := client.Delete(ctx, old); err != nil {
+			return err
+		}
+		_, err := client.Create(ctx, s)
+		return err
+	}
+	if equality.Semantic.DeepEqual(old.Endpoints, s.Endpoints) && equality.Semantic.DeepEqual(old.Ports, s.Ports) &&
+		equality.Semantic.DeepEqual(old.Labels, s.Labels) && equality.Semantic.DeepEqual(old.Annotations, s.Annotations) {
+		return nil
+	}
+	next := old.DeepCopy()
+	next.Endpoints, next.Ports, next.Labels, next.Annotations = s.Endpoints, s.Ports, s.Labels, s.Annotations
+	_, err := client.Update(ctx, next)
+	return err
+}
+
+// statuses writes the statuses that differ.
+func (k *keeper) statuses(ctx context.Context, in *gateway.Objects, r *gateway.Result, fail func(string, error)) {
+	client := k.cfg.Client
+	write(r.Classes, in.Classes, func(a, b *gatewayv1.GatewayClass) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.GatewayClass) {
+		_, err := client.GatewayClasses().UpdateStatus(ctx, o)
+		fail("GatewayClass "+o.Name, ignoreMissing(err))
+	})
+	for _, g := range r.Gateways {
+		if text := k.failed[g.Namespace+"/"+gateway.ServiceName(g)]; text != "" {
+			gateway.SetNotProgrammed(g, "the Service cannot be written: "+text)
+		}
+	}
+	write(r.Gateways, in.Gateways, func(a, b *gatewayv1.Gateway) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.Gateway) {
+		_, err := client.Gateways(o.Namespace).UpdateStatus(ctx, o)
+		fail("Gateway "+key(o), ignoreMissing(err))
+	})
+	write(r.TCPRoutes, in.TCPRoutes, func(a, b *gatewayv1.TCPRoute) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.TCPRoute) {
+		_, err := client.TCPRoutes(o.Namespace).UpdateStatus(ctx, o)
+		fail("TCPRoute "+key(o), ignoreMissing(err))
+	})
+	write(r.UDPRoutes, in.UDPRoutes, func(a, b *gatewayv1.UDPRoute) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.UDPRoute) {
+		_, err := client.UDPRoutes(o.Namespace).UpdateStatus(ctx, o)
+		fail("UDPRoute "+key(o), ignoreMissing(err))
+	})
+}
+
+// write calls update for the objects whose status differs from that of the object as it is.
+func write[T metav1.Object](want, is []T, same func(a, b T) bool, update func(T)) {
+	before := make(map[string]T, len(is))
+	for _, o := range is {
+		before[key(o)] = o
+	}
+	each(want, func(o T) {
+		if !same(before[key(o)], o) {
+			update(o)
+		}
+	})
+}

@@ -1,0 +1,146 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// annotationAddresses of a Service asks for addresses.
+const annotationAddresses = "weir.dev/loadBalancerIPs"
+
+// labelGateway names the Gateway of a generated object (GEP-1762).
+const labelGateway = "gateway.networking.k8s.io/gateway-name"
+
+// annotationPrefix is that of annotations of a Gateway that the Service has too.
+const annotationPrefix = "weir.dev/"
+
+// ServiceName is the name of the generated Service: that of the Gateway with that of the class
+// (GEP-1762), or, where a Service cannot have this name, a part with a hash.
+func ServiceName(g *gatewayv1.Gateway) string {
+	name := g.Name + "-" + string(g.Spec.GatewayClassName)
+	if len(validation.IsDNS1035Label(name)) == 0 {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	name = strings.Trim(strings.ReplaceAll("gw-"+name, ".", "-"), "-")
+	return fmt.Sprintf("%s-%x", strings.TrimRight(name[:min(len(name), 50)], "-"), sum[:5])
+}
+
+// staticAddresses are those that a Gateway asks for.
+func staticAddresses(g *gatewayv1.Gateway) (out []string, fault *reason) {
+	for _, a := range g.Spec.Addresses {
+		if a.Type != nil && *a.Type != gatewayv1.IPAddressType {
+			return nil, &reason{string(gatewayv1.GatewayReasonUnsupportedAddress), fmt.Sprintf("spec.addresses: type %s: IPAddress is supported", *a.Type)}
+		}
+		if a.Value == "" {
+			continue // any
+		}
+		if _, err := netip.ParseAddr(a.Value); err != nil {
+			return nil, &reason{string(gatewayv1.GatewayReasonUnsupportedAddress), fmt.Sprintf("spec.addresses: %.80q is no address", a.Value)}
+		}
+		out = append(out, a.Value)
+	}
+	return out, nil
+}
+
+// serve gives a Gateway the Service, the slices and the status.
+func (t *translation) serve(g *gateway) {
+	var fault *reason // of the Service
+	var svc *corev1.Service
+	g.obj.Status.Addresses = nil
+	if g.refusal == nil {
+		svc, fault = t.service(g)
+	}
+	if svc != nil {
+		t.out.Services = append(t.out.Services, svc)
+		for _, l := range g.listeners {
+			if l.served() && len(l.attached) > 0 {
+				t.slices(g, l, svc)
+			}
+		}
+		fault = t.addresses(g, svc)
+	}
+	t.status(g, fault)
+	t.out.Gateways = append(t.out.Gateways, g.obj)
+}
+
+// service is the Service of a Gateway, nil if no listener can be served.
+func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
+	obj, class, no, dual := g.obj, t.in.LoadBalancerClass, false, corev1.IPFamilyPolicyPreferDualStack
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: obj.Namespace, Name: ServiceName(obj), Labels: map[string]string{}, Annotations: map[string]string{},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(obj, schema.GroupVersionKind{Group: gatewayv1.GroupName, Version: gatewayv1.GroupVersion.Version, Kind: "Gateway"})},
+		},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class, AllocateLoadBalancerNodePorts: &no, IPFamilyPolicy: &dual,
+		},
+	}
+	for _, l := range g.listeners {
+		if l.served() {
+			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: l.portName(), Protocol: l.protocol(), Port: l.spec.Port})
+		}
+	}
+	if len(svc.Spec.Ports) == 0 {
+		return nil, &reason{string(gatewayv1.GatewayReasonInvalid), "no listener can be served"}
+	}
+	for k, v := range obj.Annotations {
+		if strings.HasPrefix(k, annotationPrefix) {
+			svc.Annotations[k] = v
+		}
+	}
+	if in := obj.Spec.Infrastructure; in != nil {
+		for k, v := range in.Annotations {
+			svc.Annotations[string(k)] = string(v)
+		}
+		for k, v := range in.Labels {
+			svc.Labels[string(k)] = string(v)
+		}
+	}
+	if list, _ := staticAddresses(obj); len(list) > 0 {
+		svc.Annotations[annotationAddresses] = strings.Join(list, ",")
+	}
+	svc.Labels[LabelManagedBy] = ManagedBy
+	if len(validation.IsValidLabelValue(obj.Name)) == 0 {
+		svc.Labels[labelGateway] = obj.Name
+	}
+	if old := t.in.Service(svc.Namespace, svc.Name); old != nil && !metav1.IsControlledBy(old, obj) {
+		return nil, &reason{string(gatewayv1.GatewayReasonInvalid), fmt.Sprintf("Service %s exists and is not this Gateway's", svc.Name)}
+	}
+	return svc, nil
+}
+
+// addresses gives a Gateway those of the Service. The reason is why there is none.
+func (t *translation) addresses(g *gateway, svc *corev1.Service) *reason {
+	why := string(gatewayv1.GatewayReasonAddressNotAssigned)
+	if svc.Annotations[annotationAddresses] != "" {
+		why = string(gatewayv1.GatewayReasonAddressNotUsable)
+	}
+	old := t.in.Service(svc.Namespace, svc.Name)
+	if old == nil {
+		return &reason{why, "the Service is not there yet"}
+	}
+	kind := gatewayv1.IPAddressType
+	for _, in := range old.Status.LoadBalancer.Ingress {
+		if in.IP != "" {
+			g.obj.Status.Addresses = append(g.obj.Status.Addresses, gatewayv1.GatewayStatusAddress{Type: &kind, Value: in.IP})
+		}
+	}
+	c := meta.FindStatusCondition(old.Status.Conditions, ConditionAllocated)
+	switch {
+	case len(g.obj.Status.Addresses) > 0:
+		return nil
+	case c != nil && c.Status == metav1.ConditionFalse:
+		return &reason{why, c.Message}
+	}
+	return &reason{why, "no address is assigned yet"}
+}
