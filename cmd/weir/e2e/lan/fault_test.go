@@ -165,34 +165,41 @@ func TestWireForgedClaimsChangeNoOwner(t *testing.T) {
 	must(t, b.exchange(a, patience.For(3*time.Second)))
 }
 
-// A thousand addresses of a dead node are taken over at once.
-func TestWireThousandAddressesMove(t *testing.T) {
-	b := newBed(t, 2, 0)
+// thousand adds as many addresses.
+func (b *bed) thousand() {
 	for i := range 1000 {
 		b.vips = append(b.vips, netip.AddrFrom16([16]byte{0xfd, 0x70, 12: 1, 14: byte(i >> 8), 15: byte(i)}))
 	}
-	owned := func(i int) (n int) {
-		s, err := b.nodes[i].status()
-		if err != nil || s.Announce == nil {
-			return 0
-		}
-		for _, a := range s.Announce.Addresses {
-			if a.L2 != nil && a.L2.State == "owner" {
-				n++
-			}
-		}
-		return n
+}
+
+// owned is how many addresses a node owns.
+func (b *bed) owned(i int) (n int) {
+	s, err := b.nodes[i].status()
+	if err != nil || s.Announce == nil {
+		return 0
 	}
+	for _, a := range s.Announce.Addresses {
+		if a.L2 != nil && a.L2.State == "owner" {
+			n++
+		}
+	}
+	return n
+}
+
+// A thousand addresses of a dead node are taken over at once.
+func TestWireThousandAddressesMove(t *testing.T) {
+	b := newBed(t, 2, 0)
+	b.thousand()
 	for i := range b.nodes {
 		b.start(i)
 	}
 	b.untilJoined()
-	b.until("all addresses have an owner", func() bool { return owned(0)+owned(1) == len(b.vips) })
-	if n := owned(0); n < 300 || n > 700 {
+	b.until("all addresses have an owner", func() bool { return b.owned(0)+b.owned(1) == len(b.vips) })
+	if n := b.owned(0); n < 300 || n > 700 {
 		t.Errorf("node1 owns %d of %d", n, len(b.vips))
 	}
 	must(t, b.nodes[0].Signal(syscall.SIGKILL))
-	took := b.until("node2 owns all", func() bool { return owned(1) == len(b.vips) })
+	took := b.until("node2 owns all", func() bool { return b.owned(1) == len(b.vips) })
 	t.Logf("all of %d addresses at the other node after %v", len(b.vips), took)
 	if limit := patience.For(1500 * time.Millisecond); took > limit {
 		t.Errorf("%v, at most %v is allowed", took, limit)

@@ -37,7 +37,7 @@ const (
 
 func TestMain(m *testing.M) { weirtest.Main(m) }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func must(t *testing.T, err error) {
 //	client, server, node1 ... nodeN ---- br0 (switch)
 type bed struct {
 	*netlab.Lab
-	t                      *testing.T
+	t                      testing.TB
 	bridge, client, server *netlab.Namespace
 	nodes                  []*node
 	vips                   []netip.Addr
@@ -58,6 +58,8 @@ type bed struct {
 	l2, local string
 	// objects is a file of pool objects, "" for none.
 	objects string
+	// config and manifests are those of a recipe, in place of this file's; "" for none.
+	config, manifests string
 }
 
 type node struct {
@@ -71,7 +73,7 @@ func vip4(i int) netip.Addr { return netlab.Host4(network, uint8(firstVIP+i)) }
 func vip6(i int) netip.Addr { return netlab.Host6(network, uint8(firstVIP+i)) }
 
 // newBed builds the link and the nodes, without Weirs, for addresses of a Service.
-func newBed(t *testing.T, nodes, addresses int) *bed {
+func newBed(t testing.TB, nodes, addresses int) *bed {
 	t.Helper()
 	labtest.Require(t)
 	lab, err := netlab.New()
@@ -170,15 +172,36 @@ func (b *bed) start(i int) {
 	n.dir = filepath.Join(b.Dir(), n.Namespace.Name())
 	must(b.t, os.MkdirAll(filepath.Join(n.dir, "manifests"), 0o755))
 	n.admin = api.NewClient(filepath.Join(n.dir, "weir.sock"))
-	must(b.t, os.WriteFile(filepath.Join(n.dir, "manifests", "web.yaml"), []byte(b.manifest()), 0o644))
-	config := fmt.Sprintf(`apiVersion: weir.dev/v1alpha1
+	manifest, config := b.manifest(), b.configuration(n)
+	if b.config != "" {
+		_ = b.key()
+		manifest, config = b.manifests, strings.NewReplacer("edge-1 ", n.Namespace.Name()+" ", "/etc/weir/l2.key", filepath.Join(b.Dir(), "l2.key"),
+			"/etc/weir", n.dir).Replace(b.config)+b.paths(n)
+	}
+	must(b.t, os.WriteFile(filepath.Join(n.dir, "manifests", "web.yaml"), []byte(manifest), 0o644))
+	file := filepath.Join(n.dir, "config.yaml")
+	must(b.t, os.WriteFile(file, []byte(config), 0o644))
+	d, err := n.StartDaemon(exec.Command(weirtest.Binary(b.t), "run", "--config", file), filepath.Join(n.dir, "log"))
+	must(b.t, err)
+	n.Daemon = d
+}
+
+// paths are the fields of the configuration that keep the files of nodes apart.
+func (b *bed) paths(n *node) string {
+	return fmt.Sprintf(`
+conntrack: {path: %s/conntrack, maxFlows: 65536, takeoverSeconds: 0}
+admin: {socket: %s/weir.sock}
+stateDir: %s/state
+`, n.dir, n.dir, n.dir)
+}
+
+// configuration is that of a node.
+func (b *bed) configuration(n *node) string {
+	return fmt.Sprintf(`apiVersion: weir.dev/v1alpha1
 kind: WeirConfiguration
 nodeName: %s
 discovery: {manifests: {path: %s/manifests}}
 interfaces: [{name: eth0}]
-conntrack: {path: %s/conntrack, maxFlows: 65536, takeoverSeconds: 0}
-admin: {socket: %s/weir.sock}
-stateDir: %s/state
 drain: {notReadySeconds: 0, timeoutSeconds: 1}
 limits: {namespacePercent: 100, servicePercent: 100}
 announce:
@@ -186,12 +209,7 @@ announce:
   drainSeconds: 1
   objects: [%s]
   l2: {interfaces: [eth0]%s}
-`, n.Namespace.Name(), n.dir, n.dir, n.dir, n.dir, b.objects, b.l2)
-	file := filepath.Join(n.dir, "config.yaml")
-	must(b.t, os.WriteFile(file, []byte(config), 0o644))
-	d, err := n.StartDaemon(exec.Command(weirtest.Binary(b.t), "run", "--config", file), filepath.Join(n.dir, "log"))
-	must(b.t, err)
-	n.Daemon = d
+`, n.Namespace.Name(), n.dir, b.objects, b.l2) + b.paths(n)
 }
 
 // manifest is a Service of all addresses, with an endpoint per family.
@@ -342,7 +360,7 @@ func (b *bed) owner(a netip.Addr) (owner int) {
 }
 
 // macOf is the MAC address of eth0.
-func (n *node) macOf(t *testing.T) net.HardwareAddr {
+func (n *node) macOf(t testing.TB) net.HardwareAddr {
 	t.Helper()
 	l, err := n.Interface("eth0")
 	must(t, err)
