@@ -8,16 +8,16 @@ import (
 
 // chooseHook chooses the hook of a device, with the reason, or says why the hook that was
 // asked for cannot be had.
-func (st *steering) chooseHook(id int, p *port) error {
+func (st *steering) chooseHook(p *port) error {
 	switch {
 	case p.host && !st.list.anyTCX():
 		p.hook, p.hookWhy = steer.XDP, "no attached interface has hook tcx"
 		return nil
-	case !p.host && (p.hookAsked == "" || p.hookAsked == HookXDP):
+	case !p.host && p.hookAsked == HookXDP:
 		p.hook, p.hookWhy = steer.XDP, "it is configured"
 		return nil
 	}
-	cannot := st.cannotTCX(id, p) // which may load the program: that takes time
+	cannot := st.cannotTCX(p) // which may load the program: that takes time
 	switch asked := p.hookAsked; {
 	case p.host && cannot == "":
 		p.hook, p.hookWhy = steer.TCX, "as the attached interfaces: pods' answers stay large"
@@ -38,11 +38,7 @@ func (st *steering) chooseHook(id int, p *port) error {
 }
 
 // cannotTCX is why a device cannot have the TCX hook, "" if it can.
-func (st *steering) cannotTCX(id int, p *port) string {
-	carriesVLANs := p.routeIndex == 0 && !p.host
-	for range st.list.vlansOn(id) {
-		carriesVLANs = true
-	}
+func (st *steering) cannotTCX(p *port) string {
 	if st.noCache != nil {
 		return "the kernel forwards no flows: " + st.noCache.Error()
 	}
@@ -51,8 +47,18 @@ func (st *steering) cannotTCX(id int, p *port) string {
 		return err.Error()
 	case p.mode == ModeZeroCopy || p.mode == ModeGeneric:
 		return "excludes mode: " + p.mode
-	case carriesVLANs:
-		return "VLANs are attached, which it does not know"
+	}
+	return ""
+}
+
+// LeftToLoop is, behind the reason of a hook, what the kernel does not forward there however settled
+// the flow: see PROTOCOLS.md. kind is that of Software.
+func LeftToLoop(h steer.Hook, kind string) string {
+	switch {
+	case h == steer.TCX:
+		return "; in ipip and gue packets with partial checksums take the packet loop"
+	case kind == veth:
+		return "; packets with partial checksums take the packet loop"
 	}
 	return ""
 }
@@ -60,7 +66,11 @@ func (st *steering) cannotTCX(id int, p *port) string {
 // hookReason is why a device has its hook, and what the hook does not do.
 func (st *steering) hookReason(p *port) string {
 	why := p.hookWhy
-	if p.hook != steer.XDP || st.noCache != nil {
+	if st.noCache != nil {
+		return why
+	}
+	why += LeftToLoop(p.hook, p.driver)
+	if p.hook != steer.XDP {
 		return why
 	}
 	if p.steersOnly {

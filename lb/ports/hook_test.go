@@ -23,7 +23,7 @@ func TestHookIsRefusedWithAReason(t *testing.T) {
 		{HookXDP, "it is configured", false},
 	} {
 		p := &port{name: "eth9", driver: veth, hookAsked: tt.asked, routeIndex: 40}
-		err := ps.steering.chooseHook(eth0ID, p)
+		err := ps.steering.chooseHook(p)
 		why := p.hookWhy
 		if err != nil {
 			why = err.Error()

@@ -39,7 +39,7 @@ type lifecycle struct {
 
 // openQueues binds a socket to every queue of a port that a worker owns.
 func (lc *lifecycle) openQueues(id int, p *port) error {
-	if err := lc.steering.chooseHook(id, p); err != nil {
+	if err := lc.steering.chooseHook(p); err != nil {
 		return fmt.Errorf("interface %s: %w", p.name, err)
 	}
 	if p.hook == steer.TCX {

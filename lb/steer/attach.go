@@ -56,7 +56,7 @@ type Interface struct {
 	PinDir string
 
 	// Hook is where the packets are taken, XDP or TCX. With TCX, Inner is the index of the
-	// inner end of the interface's veth pair, Mode is Auto or Native, and VLANs is nil.
+	// inner end of the interface's veth pair, and Mode is Auto or Native.
 	Hook  Hook
 	Inner int
 

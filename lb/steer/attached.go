@@ -46,7 +46,7 @@ func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 		}
 	}
 	unguard := p.releaseGuard(in.Index)
-	err = errors.Join(p.interfaces.setVLANs(in.Index, nil, in.VLANs), p.interfaces.announce(in))
+	err = errors.Join(p.interfaces.setVLANs(in.Index, in.Inner, nil, in.VLANs), p.interfaces.announce(in))
 	var a *Attachment
 	if err == nil {
 		a, err = p.links.attach(in, name)
@@ -54,7 +54,7 @@ func (p *Program) AttachInterface(in Interface) (*Attachment, error) {
 	if err != nil {
 		unguard()
 		_ = p.interfaces.remove(in.Index, in.Inner)
-		_ = p.interfaces.setVLANs(in.Index, in.VLANs, nil)
+		_ = p.interfaces.setVLANs(in.Index, in.Inner, in.VLANs, nil)
 		return nil, fmt.Errorf("attach to %s: %w", name, err)
 	}
 	p.attached = append(p.attached, a)
@@ -85,16 +85,13 @@ func (p *Program) SetVLANs(ifindex int, vlans map[VLAN]net.HardwareAddr) error {
 		if a.IfIndex != ifindex {
 			continue
 		}
-		if a.Hook == TCX && vlans != nil {
-			return fmt.Errorf("set VLANs of interface %d: %w: does not know VLANs", ifindex, ErrTCX)
-		}
 		old := a.vlans
 		a.vlans = vlans
 		if (old == nil) == (vlans == nil) {
-			return p.interfaces.setVLANs(ifindex, old, vlans)
+			return p.interfaces.setVLANs(ifindex, a.innerIndex(), old, vlans)
 		}
 		// The program looks up the VLANs only with the flag set.
-		return errors.Join(p.interfaces.setVLANs(ifindex, old, vlans), p.interfaces.announce(a.asked()))
+		return errors.Join(p.interfaces.setVLANs(ifindex, a.innerIndex(), old, vlans), p.interfaces.announce(a.asked()))
 	}
 	return fmt.Errorf("set VLANs of interface %d: not attached", ifindex)
 }
@@ -123,7 +120,7 @@ func (p *Program) release(a *Attachment, remove bool) error {
 		errs = append(errs, a.inner.end(remove))
 	}
 	if remove {
-		errs = append(errs, p.interfaces.remove(a.IfIndex, a.innerIndex()), p.interfaces.setVLANs(a.IfIndex, a.vlans, nil), p.sockets.noteNone(a.Slot))
+		errs = append(errs, p.interfaces.remove(a.IfIndex, a.innerIndex()), p.interfaces.setVLANs(a.IfIndex, a.innerIndex(), a.vlans, nil), p.sockets.noteNone(a.Slot))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("detach from interface %d: %w", a.IfIndex, err)

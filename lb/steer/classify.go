@@ -54,13 +54,13 @@ func (p *Program) Classify(ifindex int, frame []byte) (Verdict, error) {
 // classify runs the program for a frame that comes by interface in.
 func (p *Program) classify(prog *ebpf.Program, in *Attachment, frame []byte) (v Verdict, err error) {
 	defer func() {
-		err = errors.Join(err, p.interfaces.setVLANs(testInterface, in.vlans, nil), p.interfaces.remove(testInterface, 0))
+		err = errors.Join(err, p.interfaces.setVLANs(testInterface, 0, in.vlans, nil), p.interfaces.remove(testInterface, 0))
 	}()
 	mac := in.mac
 	if len(mac) != 6 { // of an interface of VLANs alone
 		mac = make(net.HardwareAddr, 6)
 	}
-	if err := errors.Join(p.interfaces.setVLANs(testInterface, nil, in.vlans),
+	if err := errors.Join(p.interfaces.setVLANs(testInterface, 0, nil, in.vlans),
 		p.interfaces.set(testInterface, classifySlot, mac, flags(in.all, in.vlans))); err != nil {
 		return 0, err
 	}

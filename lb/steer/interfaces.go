@@ -54,9 +54,12 @@ func (t *interfaceTable) remove(ifindex, inner int) error {
 	return err
 }
 
-// setVLANs brings the VLANs of an interface from old to want.
-func (t *interfaceTable) setVLANs(ifindex int, old, want map[VLAN]net.HardwareAddr) error {
+// setVLANs brings the VLANs of an interface, and of the inner end of its veth pair, from old to want.
+func (t *interfaceTable) setVLANs(ifindex, inner int, old, want map[VLAN]net.HardwareAddr) error {
 	var errs []error
+	if inner != 0 {
+		errs = append(errs, t.setVLANs(inner, 0, old, want))
+	}
 	for id, mac := range want {
 		if len(mac) != 6 {
 			errs = append(errs, fmt.Errorf("VLAN %d of interface %d: %q is not an Ethernet address", id.Number(), ifindex, mac))

@@ -249,7 +249,7 @@ func TestVLANsThatAreAttachedAreSteered(t *testing.T) {
 	p := newTestProgram(t, false)
 	vlanMAC := net.HardwareAddr{2, 0, 0, 0, 0, 100}
 	attach := func(vlans map[VLAN]net.HardwareAddr) {
-		must(t, p.interfaces.setVLANs(loopback, map[VLAN]net.HardwareAddr{0: nil, 0x8100<<16 | 100: nil, 0x8100<<16 | 101: nil, 0x88a8<<16 | 100: nil}, vlans))
+		must(t, p.interfaces.setVLANs(loopback, 0, map[VLAN]net.HardwareAddr{0: nil, 0x8100<<16 | 100: nil, 0x8100<<16 | 101: nil, 0x88a8<<16 | 100: nil}, vlans))
 		must(t, p.interfaces.set(loopback, 0, ownMAC, flags(false, vlans)))
 	}
 	plain := packet4(t, layers.IPProtocolTCP, front4)

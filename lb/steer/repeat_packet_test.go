@@ -52,14 +52,13 @@ func (k flowKind) outerLen() uint32 {
 	return uint32((&header.Encap{V6: k.outer6, GUE: k.mode == conntrack.ModeGUE}).Len())
 }
 
-// takes reports whether the hook forwards packets of such flows. The sum of GUE over IPv6 is
+// takes reports whether the programs forward packets of such flows. The sum of GUE over IPv6 is
 // over the whole packet: the packet loop computes it.
-func (k flowKind) takes(h *hook) bool {
-	return k.outerLen() == 0 || !h.tcx && !(k.outer6 && k.mode == conntrack.ModeGUE)
-}
+func (k flowKind) takes() bool { return !k.outer6 || k.mode != conntrack.ModeGUE }
 
-// takes is the same of a flow with tags.
-func (c *flowCase) takes(h *hook) bool { return c.flowKind.takes(h) && !(h.tcx && c.resized()) }
+// takes is the same of a flow with tags. The kernel takes a tag out of the frame before TCX, but
+// not in a test run.
+func (c *flowCase) takes(h *hook) bool { return c.flowKind.takes() && !(h.tcx && c.tagged) }
 
 // flowKinds are the kinds of flow.
 func flowKinds() (all []flowKind) {
@@ -327,7 +326,7 @@ func sum4(ip []byte) {
 
 // plain says that nothing about the packet is the packet loop's alone, at the hook.
 func (s *segment) plain(r *flowRig, h *hook, c *flowCase) bool {
-	if !c.takes(h) || s.partial && !h.tcx || (s.partial || s.alike) && h.direct && c.v6 {
+	if !c.takes(h) || s.partial && !h.tcx || (s.partial || s.alike) && (h.direct && c.v6 || h.tcx && c.outerLen() != 0) {
 		return false
 	}
 	if s.spoiled != "" && s.spoiled != "padding" && s.spoiled != "checksum" {

@@ -3,6 +3,7 @@ package steer
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -47,7 +48,7 @@ func repeatsThePacketLoop(t *testing.T, r *flowRig) {
 			plain := map[string]int{}
 			unproved := func() (names []string) {
 				for i := range r.hooks {
-					if name := r.hooks[i].name; plain[name] == 0 && kind.takes(&r.hooks[i]) {
+					if name := r.hooks[i].name; plain[name] == 0 && kind.takes() {
 						names = append(names, name)
 					}
 				}
@@ -61,11 +62,12 @@ func repeatsThePacketLoop(t *testing.T, r *flowRig) {
 					for range 4 {
 						s := r.drawSegment(t, &c, ref)
 						for i := range r.hooks {
-							h := &r.hooks[i]
+							h := r.hooks[i]
+							h.noSum = c.outerLen() != 0 && (s.spoiled != "" || len(s.frame) <= 60)
 							if h.tcx && len(s.frame) < s.l4 {
 								continue // no test run takes a header that is cut
 							}
-							if r.compare(t, h, &c, &s, ref) {
+							if r.compare(t, &h, &c, &s, ref) {
 								plain[h.name]++
 								tagged[tags{c.tag != 0, c.tag&0xfff != 0, rigTags[c.port] != 0}]++
 							}
@@ -162,7 +164,9 @@ func (r *flowRig) setGone(at, number uint32, gone bool) {
 func (r *flowRig) compareLoop(t *rapid.T, h *hook, c *flowCase, s *segment, ref conntrack.Ref, out, after []byte, port int, since uint32) {
 	want, by := r.forward(s.frame)
 	ip, shift := 14, int(c.outerLen())
-	if rigTags[c.port] != 0 {
+	if rigTags[c.port] != 0 && h.tcx {
+		want = slices.Delete(want, 12, 16) // the tag is beside the frame
+	} else if rigTags[c.port] != 0 {
 		ip += 4
 		shift += 4
 	}

@@ -78,8 +78,6 @@ func (l links) checkTCX(in Interface) error {
 		return err
 	case in.Mode == Generic:
 		return errors.New("excludes mode: generic")
-	case in.VLANs != nil:
-		return errors.New("does not know VLANs: use hook: xdp")
 	}
 	// Generic XDP copies the packet buffer, and the TCX program then finds the IP header
 	// where the Ethernet header should be. Native XDP of another program takes packets

@@ -190,7 +190,6 @@ func TestTCXIsRefusedWithAReason(t *testing.T) {
 	good := tcxOn(t, w, t.TempDir())
 	for reason, change := range map[string]func(*Interface){
 		"excludes mode: generic": func(in *Interface) { in.Mode = Generic },
-		"does not know VLANs":    func(in *Interface) { in.VLANs = map[VLAN]net.HardwareAddr{} },
 		"inner end":              func(in *Interface) { in.Inner = 99 },
 	} {
 		in := good

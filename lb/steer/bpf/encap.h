@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What XDP puts before packets: VLAN tags, and outer headers of ipip and gue, as lb/header has
- * them (Encap.Put). TCX leaves both to the packet loop.
+ * What is put before packets: VLAN tags, and outer headers of ipip and gue, as lb/header has
+ * them (Encap.Put). At TCX the kernel keeps tags beside the packet.
  */
 #ifndef WEIR_ENCAP_H
 #define WEIR_ENCAP_H
@@ -11,6 +11,9 @@
 
 #define ETHERNET sizeof(struct ethernet)
 #define TAGGED   (ETHERNET + sizeof(struct vlan_tag))
+
+/* HOP_LIMIT_DELTA is what a decrement of the hop limit adds to the sum of a header. */
+#define HOP_LIMIT_DELTA 0xfeff
 
 #define OUTER_TTL        64
 #define IP_DONT_FRAGMENT 0x4000
@@ -112,14 +115,14 @@ static __always_inline int grow(struct xdp_md *ctx, const struct segment *s, con
 	return n ? bpf_xdp_adjust_head(ctx, -n) : 0;
 }
 
-/* put_tunnel writes a frame with an outer header of n bytes before the packet of the family. */
+/* put_tunnel writes a frame with an outer header of n bytes before the packet of the family; 0: it cannot be. */
 static __always_inline int put_tunnel(struct cursor frame, __u32 n, int family, struct inner *in, const struct recipe *r)
 {
 	if (frame.at + TAGGED > frame.end)
-		return XDP_DROP;
+		return 0;
 	void *outer = frame.at + l3_of(r), *ip = outer + n;
 	if (ip + ip_header(family) > frame.end)
-		return XDP_DROP;
+		return 0;
 	read_inner(ip, family, r, in);
 	put_link(frame.at, r);
 	*(__be16 *)(outer - sizeof(__be16)) = bpf_htons(n == sizeof(struct ipv6) ? ETH_P_IPV6 : ETH_P_IP);
@@ -131,7 +134,23 @@ static __always_inline int put_tunnel(struct cursor frame, __u32 n, int family, 
 		put_outer4(outer, IPPROTO_UDP, in, r);
 		put_gue(outer + sizeof(struct ipv4), in, r->ports);
 	}
-	return XDP_REDIRECT;
+	return 1;
+}
+
+/* put_outer is put_tunnel of any family and outer header. */
+static __always_inline int put_outer(struct cursor frame, int family, struct inner *in, const struct recipe *r)
+{
+	__u32 n = r->outer;
+	if (n == sizeof(struct ipv6))
+		return family == 4 ? put_tunnel(frame, sizeof(struct ipv6), 4, in, r) :
+				     put_tunnel(frame, sizeof(struct ipv6), 6, in, r);
+	if (n == sizeof(struct ipv4))
+		return family == 4 ? put_tunnel(frame, sizeof(struct ipv4), 4, in, r) :
+				     put_tunnel(frame, sizeof(struct ipv4), 6, in, r);
+	if (n == sizeof(struct ipv4) + sizeof(struct gue))
+		return family == 4 ? put_tunnel(frame, sizeof(struct ipv4) + sizeof(struct gue), 4, in, r) :
+				     put_tunnel(frame, sizeof(struct ipv4) + sizeof(struct gue), 6, in, r);
+	return 0;
 }
 
 /*
@@ -151,17 +170,60 @@ __attribute__((noinline)) int encapsulate(struct xdp_md *ctx, const struct segme
 	if (padding && bpf_xdp_adjust_tail(ctx, -(int)padding))
 		return XDP_DROP; /* cannot be: the packet is left */
 	struct cursor frame = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
-	int family = s->family;
-	if (n == sizeof(struct ipv6))
-		return family == 4 ? put_tunnel(frame, sizeof(struct ipv6), 4, &in, r) :
-				     put_tunnel(frame, sizeof(struct ipv6), 6, &in, r);
-	if (n == sizeof(struct ipv4))
-		return family == 4 ? put_tunnel(frame, sizeof(struct ipv4), 4, &in, r) :
-				     put_tunnel(frame, sizeof(struct ipv4), 6, &in, r);
+	return put_outer(frame, s->family, &in, r) ? XDP_REDIRECT : XDP_DROP;
+}
+
+/* sum_of_outer is the sum of the outer header, but for one that sums up to 0 (IPv4 with its checksum). */
+static __always_inline __u64 sum_of_outer(struct cursor frame, __u32 n)
+{
+	const __u32 *word = frame.at + ETHERNET;
+	__u64 sum = 0;
+	if (n != sizeof(struct ipv4) && (void *)(word + 8) <= frame.end)
+		for (int i = 0; i < 8; i++)
+			sum += word[i];
+	if (n == sizeof(struct ipv6) && (void *)(word + 10) <= frame.end)
+		sum += (__u64)word[8] + word[9];
+	return sum;
+}
+
+/*
+ * encapsulate_skb is encapsulate for TCX: it returns TCX_REDIRECT, or TCX_NEXT if the frame is as it
+ * was, but for padding. The pieces of a large packet keep their length, and the kernel
+ * writes the lengths of their headers.
+ */
+__attribute__((noinline)) int encapsulate_skb(struct __sk_buff *skb, const struct segment *s, const struct recipe *r,
+					      __u32 padding)
+{
+	if (!s || !r)
+		return TCX_NEXT;
+	struct inner in = { .length = s->length };
+	__u32 n = r->outer;
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
+	flags |= n == sizeof(struct ipv6) ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
 	if (n == sizeof(struct ipv4) + sizeof(struct gue))
-		return family == 4 ? put_tunnel(frame, sizeof(struct ipv4) + sizeof(struct gue), 4, &in, r) :
-				     put_tunnel(frame, sizeof(struct ipv4) + sizeof(struct gue), 6, &in, r);
-	return XDP_DROP;
+		flags |= BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+	if (padding && bpf_skb_change_tail(skb, skb->len - padding, 0))
+		return TCX_NEXT;
+	if (bpf_skb_adjust_room(skb, n, BPF_ADJ_ROOM_MAC, flags))
+		return TCX_NEXT;
+	struct cursor frame = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	int family = s->family;
+	if (!put_outer(frame, family, &in, r))
+		return TCX_DROP; /* cannot be: the headers are in one piece */
+	/* The kernel's sum of all bytes, if it has one. */
+	bpf_csum_update(skb, fold(sum_of_outer(frame, n) + (family == 6 ? le16(HOP_LIMIT_DELTA) : 0)));
+	return TCX_REDIRECT;
+}
+
+/* put_tag takes off the tag by which a packet came to TCX, and gives it that of r. */
+static __always_inline int put_tag(struct __sk_buff *skb, int tagged, __u16 vlan)
+{
+	if (tagged && bpf_skb_vlan_pop(skb))
+		return TCX_DROP;
+	__be16 type = bpf_htons(vlan & FLOW_VLAN_8021AD ? ETH_P_8021AD : ETH_P_8021Q);
+	if (vlan && bpf_skb_vlan_push(skb, type, vlan & VLAN_ID))
+		return TCX_DROP; /* cannot be: there is no tag in its place */
+	return TCX_REDIRECT;
 }
 
 /* put_translated writes the frame of a packet of the family without an outer header. */

@@ -206,7 +206,7 @@ static __always_inline int leads_on(__u64 word, const struct segment *s, struct 
 	} out = { .word = LOAD(*(const __u64 *)&at->state->ports[port]) };
 	r->if_index = out.port.if_index;
 	r->vlan = out.port.vlan;
-	return r->if_index && (!r->vlan || s->resizes) && (out.port.flags & s->port_flags) == s->port_flags;
+	return r->if_index && (out.port.flags & s->port_flags) == s->port_flags;
 }
 
 /* read_recipe reads the rest of the entry. */
@@ -266,7 +266,7 @@ static __always_inline void note(const struct segment *s, const struct place *at
 }
 
 /*
- * read_mode says whether the hook can forward in the mode of the entry. The checksum of GUE
+ * read_mode says whether a program can forward in the mode of the entry. The checksum of GUE
  * over IPv6 is over the whole packet: that is left to the packet loop.
  */
 static __always_inline int read_mode(const struct segment *s, const struct flow_entry *e, struct recipe *r)
@@ -277,7 +277,7 @@ static __always_inline int read_mode(const struct segment *s, const struct flow_
 	if (r->mode <= FLOW_MODE_L2DSR)
 		return 1;
 	int six = LOAD(e->flags) & FLOW_FLAG_OUTER6;
-	if (!s->resizes || r->mode > FLOW_MODE_GUE || (six && r->mode == FLOW_MODE_GUE))
+	if (s->bare || r->mode > FLOW_MODE_GUE || (six && r->mode == FLOW_MODE_GUE))
 		return 0;
 	r->outer = six ? sizeof(struct ipv6) : sizeof(struct ipv4);
 	if (r->mode == FLOW_MODE_GUE)

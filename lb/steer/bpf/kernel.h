@@ -100,6 +100,16 @@ enum {
 	BPF_F_MARK_MANGLED_0 = 1 << 5,
 };
 
+/* Place and flags of bpf_skb_adjust_room. */
+enum { BPF_ADJ_ROOM_MAC = 1 };
+
+enum {
+	BPF_F_ADJ_ROOM_FIXED_GSO = 1 << 0,
+	BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 = 1 << 1,
+	BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 = 1 << 2,
+	BPF_F_ADJ_ROOM_ENCAP_L4_UDP = 1 << 4,
+};
+
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 

@@ -84,7 +84,6 @@ static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, _
 		x.total = bpf_xdp_get_buff_len(ctx);
 	struct segment s = {
 		.port_flags = x.total == linear ? FLOW_PORT_XDP : FLOW_PORT_XDP_FRAG,
-		.resizes = 1,
 		.tagged = l3 != ETHERNET,
 	};
 	struct recipe r = {};
@@ -190,9 +189,6 @@ static __always_inline int put_sums(struct __sk_buff *skb, __u32 at, int family,
 	return !bpf_l4_csum_replace(skb, at, old_ports, le32(r->ports), mangled | sizeof(old_ports));
 }
 
-/* HOP_LIMIT_DELTA is what a decrement of the hop limit adds to the sum of a header. */
-#define HOP_LIMIT_DELTA 0xfeff
-
 /*
  * unsummed is the change of the sum of all bytes behind the Ethernet header that no checksum
  * in the packet makes up for: of the hop limit, and of a datagram without a checksum.
@@ -205,13 +201,40 @@ static __always_inline __u32 unsummed(int family, int has_checksum, const struct
 	return delta;
 }
 
+/*
+ * rewrite_skb writes the packet s, whose transport header is at offset at, without an outer header:
+ * TCX_REDIRECT, or TCX_DROP. direct: the checksum is written as XDP does.
+ */
+static __always_inline int rewrite_skb(struct __sk_buff *skb, __u32 at, int family, int direct, const struct segment *s,
+				       const struct recipe *r)
+{
+	struct cursor frame = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	__u8 protocol = s->protocol;
+	__sum16 *sum = frame.at + at + checksum_at(protocol);
+	if (frame.at + at + sizeof(struct udp) > frame.end || (void *)(sum + 1) > frame.end)
+		return TCX_DROP; /* cannot be: it was read */
+	__be32 old_ports = *(__be32 *)(frame.at + at);
+	__u32 delta = unsummed(family, protocol == IPPROTO_TCP || *sum, r);
+	put_macs(frame.at, r->destination, r->source);
+	put_packet(frame.at + ETHERNET, frame.at + at, family, r);
+	if (translates(r)) {
+		if (direct)
+			put_checksum(sum, protocol, r);
+		else if (!put_sums(skb, at + checksum_at(protocol), family, protocol, old_ports, r))
+			return TCX_DROP;
+	}
+	if (delta)
+		bpf_csum_update(skb, le16(fold(delta)));
+	return TCX_REDIRECT;
+}
+
 /* repeat_tcx returns TCX_REDIRECT if it has forwarded the packet of the family. */
 static __always_inline int repeat_tcx(struct __sk_buff *skb, int family, __u32 slot)
 {
 	struct cursor frame = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	__u32 at = ETHERNET + ip_header(family), pieces = skb->gso_segs;
 	struct extent x = { .total = skb->len, .gso_size = skb->gso_size };
-	struct segment s = {};
+	struct segment s = { .tagged = skb->vlan_present != 0 };
 	struct recipe r = {};
 	struct cursor p = { frame.at + ETHERNET, frame.end };
 	if (!read_segment(p, &x, x.total - ETHERNET, family, &s))
@@ -222,25 +245,25 @@ static __always_inline int repeat_tcx(struct __sk_buff *skb, int family, __u32 s
 	int direct = family == 6 && !ipv6_flag;
 	if (direct && s.partial)
 		return TCX_NEXT;
-	__u8 protocol = s.protocol;
-	__sum16 *sum = frame.at + at + checksum_at(protocol);
+	/*
+	 * Whoever takes an outer header off need not be a kernel, which alone knows that the sum inside
+	 * is partial; and the header has no length for BIG TCP.
+	 */
+	s.bare = s.partial || s.length + sizeof(struct ipv6) > 0xffff;
+	__sum16 *sum = frame.at + at + checksum_at(s.protocol);
 	if (frame.at + at + sizeof(struct udp) > frame.end || (void *)(sum + 1) > frame.end)
 		return TCX_NEXT;
 	if (!find(&s, &r))
 		return TCX_NEXT;
-	__be32 old_ports = *(__be32 *)(frame.at + at);
-	__u32 delta = unsummed(family, protocol == IPPROTO_TCP || *sum, &r);
-	put_macs(frame.at, r.destination, r.source);
-	put_packet(frame.at + ETHERNET, frame.at + at, family, &r);
+	__u16 vlan = r.vlan;
+	r.vlan = 0; /* it is none of the frame */
+	int action = r.outer ? encapsulate_skb(skb, &s, &r, x.total - ETHERNET - s.length) :
+			       rewrite_skb(skb, at, family, direct, &s, &r);
+	if (action == TCX_REDIRECT && (s.tagged || vlan))
+		action = put_tag(skb, s.tagged, vlan);
+	if (action != TCX_REDIRECT)
+		return action;
 	count_repeated(slot, pieces ? pieces : 1, x.total);
-	if (translates(&r)) {
-		if (direct)
-			put_checksum(sum, protocol, &r);
-		else if (!put_sums(skb, at + checksum_at(protocol), family, protocol, old_ports, &r))
-			return TCX_DROP;
-	}
-	if (delta)
-		bpf_csum_update(skb, le16(fold(delta)));
 	return bpf_redirect(r.if_index, 0);
 }
 
@@ -291,7 +314,8 @@ __attribute__((noinline)) int repeat_skb(struct __sk_buff *skb, __u64 first, __u
 {
 	const struct interface in = unpack(first, flags);
 	const struct ethernet *eth = (void *)(long)skb->data;
-	if ((void *)(eth + 1) > (void *)(long)skb->data_end || skb->vlan_present || !is_ours(eth, &in, skb->ifindex, 0))
+	__u32 vlan = skb->vlan_present ? vlan_of(skb->vlan_proto, bpf_htons(skb->vlan_tci)) : 0;
+	if ((void *)(eth + 1) > (void *)(long)skb->data_end || !is_ours(eth, &in, skb->ifindex, vlan))
 		return TCX_NEXT;
 	switch (eth->type) {
 	case bpf_htons(ETH_P_IP):

@@ -41,8 +41,8 @@ struct segment {
 	__u8 partial;      /* the checksum is the pseudo header's sum alone */
 	__u8 quic_long;    /* UDP, and the payload may begin with QUIC's long header */
 	__u8 port_flags;   /* that the port must have by which the packet leaves */
-	__u8 resizes;      /* the hook can put headers before the packet, and take them off */
-	__u8 tagged;       /* the frame has a VLAN tag */
+	__u8 tagged;       /* a VLAN tag is in the frame, or beside it */
+	__u8 bare;         /* the packet can get no outer header here */
 	__u8 jumbo;        /* there is an option with the length behind the IPv6 header */
 };
 
