@@ -20,6 +20,7 @@ import (
 	"github.com/weirlb/weir/cmd/weirperf/fleet"
 	"github.com/weirlb/weir/cmd/weirperf/forward"
 	"github.com/weirlb/weir/cmd/weirperf/pipeline"
+	"github.com/weirlb/weir/cmd/weirperf/programming"
 	"github.com/weirlb/weir/cmd/weirperf/results"
 	"github.com/weirlb/weir/cmd/weirperf/vm"
 )
@@ -33,6 +34,7 @@ var commands = []func() *cobra.Command{
 	pipeline.ListingCommand,
 	fleet.Command,
 	forward.Command,
+	programming.Command,
 	results.Command,
 	vm.Command,
 }
