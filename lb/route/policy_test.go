@@ -82,14 +82,14 @@ func newRuled(t *testing.T, seed uint64) ruled {
 		node.sysctl("ipv4/conf/"+f+"/rp_filter", "0")
 	}
 	r := ruled{node, rand.New(rand.NewPCG(seed, 1)), []int{node.index("e0"), node.index("i0")}}
-	ways := [][2]string{{"192.0.2.", "e0"}, {"198.51.100.", "i0"}, {"2001:db8::", "e0"}, {"2001:db8:1::", "i0"}}
+	links := [][2]string{{"192.0.2.", "e0"}, {"198.51.100.", "i0"}, {"2001:db8::", "e0"}, {"2001:db8:1::", "i0"}}
 	for table := range 5 {
 		for i, dst := range []string{"0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "::/0", "fd00::/8", "fd00:1::/32"} {
 			if r.IntN(3) == 0 {
 				continue
 			}
-			way := ways[i/3*2+r.IntN(2)]
-			route := node.route(dst, way[0]+fmt.Sprint(2+table), way[1])
+			link := links[i/3*2+r.IntN(2)]
+			route := node.route(dst, link[0]+fmt.Sprint(2+table), link[1])
 			if route.Table = 1000 + table; table == 4 {
 				route.Table = unix.RT_TABLE_MAIN
 			}
