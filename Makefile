@@ -24,7 +24,7 @@ KILLS    ?= 10
 # How often `make crashes` kills.
 CRASHES  ?= 1000
 TRACES   ?= 1000
-# Of the faults of `make soak`; HOOK=off, xdp or tcx replaces its choice of a hook, and
+# Of the faults of `make soak`; HOOK=off, xdp or auto replaces its choice of a hook, and
 # SOURCE=api or manifests that of where Weir learns Services.
 SEED     ?= 1
 HOOK     ?=

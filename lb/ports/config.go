@@ -47,7 +47,7 @@ type Interface struct {
 	Mode string // "" is auto
 	// TxChecksum is TxChecksumAuto or one of the others, "" is auto.
 	TxChecksum string
-	// Hook is HookAuto or one of the others, "" is xdp.
+	// Hook is HookAuto or one of the others, "" is auto.
 	Hook string
 }
 

@@ -9,11 +9,11 @@ import (
 )
 
 // Arrangements are who forwards packets of established flows: the packet loop, or the kernel
-// at a hook of the attached interfaces.
-var Arrangements = []string{"off", "xdp", "tcx"}
+// at a hook of the attached interfaces. auto is tcx on a veth.
+var Arrangements = []string{"off", "xdp", "auto"}
 
 // ArrangementOf returns the arrangement of a seed. Seed 1 has the packet loop, 2 and 3 the
-// hooks.
+// kernel.
 func ArrangementOf(seed uint64) string {
 	return Arrangements[(seed+uint64(len(Arrangements))-1)%uint64(len(Arrangements))]
 }
@@ -21,7 +21,7 @@ func ArrangementOf(seed uint64) string {
 // interfaceLines are the lines of Weir's configuration for the arrangement.
 func (c *Config) interfaceLines() string {
 	if !c.cached() {
-		return "interfaces: [{name: eth0}, {name: eth1}]"
+		return "flowCache: {mode: \"off\"}\ninterfaces: [{name: eth0}, {name: eth1}]"
 	}
 	return fmt.Sprintf("flowCache: {mode: auto}\ninterfaces: [{name: eth0, hook: %[1]s}, {name: eth1, hook: %[1]s}]", c.Hook)
 }

@@ -54,7 +54,13 @@ func ofStatus(s *api.Status) *config.Configuration {
 	cfg.NodeName = s.Node
 	cfg.Discovery.Manifests = &config.Manifests{}
 	for _, name := range attachedNames(s) {
-		cfg.Interfaces = append(cfg.Interfaces, config.Interface{Name: name, Mode: config.ModeAuto, TxChecksum: config.TxChecksumAuto, Hook: config.HookAuto})
+		in := config.Interface{Name: name, Mode: config.ModeAuto, TxChecksum: config.TxChecksumAuto, Hook: config.HookAuto}
+		for _, i := range s.Interfaces {
+			if i.Interface == name && i.Hook != "" {
+				in.Hook = i.Hook
+			}
+		}
+		cfg.Interfaces = append(cfg.Interfaces, in)
 	}
 	return cfg
 }

@@ -197,28 +197,33 @@ func TestWireVLANInterface(t *testing.T) {
 	}
 }
 
-// The kernel takes the tag off packets of established flows, and puts it on answers.
+// The kernel takes the tag off packets of established flows, and puts it on answers, at each hook.
 func TestWireVLANInTheKernel(t *testing.T) {
-	s := newStacked(t, "eth0.100", "[{name: eth0.100}, {name: eth1}]", `[{"Name": "eth0.100", "Kind": "vlan", "Parent": "eth0", "VLAN": 100}]`, func(s *stacked) {
-		s.opts.extra = "flowCache: {mode: auto}\n"
-		must(t, s.configure())
-		must(t, s.Client.SetOffloads("eth0", asFromWire))
-		must(t, s.Fabric.SetOffloads("edge", map[string]bool{"rx-gro": true}))
-		must(t, s.ZoneA.SetOffloads("eth0", asFromWire))
-	})
-	must(t, s.poll(func(ctx context.Context) error {
-		s.answered(t, toAttached, "eth0", "eth0", 5000, 100)
-		status, err := s.admin.Status(ctx)
-		if err != nil {
-			return err
-		}
-		for _, name := range []string{"eth0", "eth1"} {
-			if i := interfaceOf(status, name); i == nil || i.Repeated == nil || i.Repeated.Packets < 2 {
-				return fmt.Errorf("the kernel has not forwarded what came by %s: %+v", name, i)
-			}
-		}
-		return nil
-	}))
+	for _, hook := range []string{"xdp", "tcx"} {
+		t.Run(hook, func(t *testing.T) {
+			interfaces := fmt.Sprintf("[{name: eth0.100, hook: %[1]s}, {name: eth1, hook: %[1]s}]", hook)
+			s := newStacked(t, "eth0.100", interfaces, `[{"Name": "eth0.100", "Kind": "vlan", "Parent": "eth0", "VLAN": 100}]`, func(s *stacked) {
+				s.opts.extra = "flowCache: {mode: auto}\n"
+				must(t, s.configure())
+				must(t, s.Client.SetOffloads("eth0", asFromWire))
+				must(t, s.Fabric.SetOffloads("edge", map[string]bool{"rx-gro": true}))
+				must(t, s.ZoneA.SetOffloads("eth0", asFromWire))
+			})
+			must(t, s.poll(func(ctx context.Context) error {
+				s.answered(t, toAttached, "eth0", "eth0", 5000, 100)
+				status, err := s.admin.Status(ctx)
+				if err != nil {
+					return err
+				}
+				for _, name := range []string{"eth0", "eth1"} {
+					if i := interfaceOf(status, name); i == nil || i.Hook != hook || i.Repeated == nil || i.Repeated.Packets < 2 {
+						return fmt.Errorf("the kernel has not forwarded what came by %s: %+v", name, i)
+					}
+				}
+				return nil
+			}))
+		})
+	}
 }
 
 // A VLAN that Weir is not attached to is the kernel's: what comes by it does not leave

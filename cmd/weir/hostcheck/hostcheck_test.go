@@ -199,3 +199,33 @@ endpoints: [{addresses: [10.1.1.1]}]
 		})
 	}
 }
+
+// Each arrangement that leaves packets to the packet loop gives the reason, and what others see.
+func TestHookIsToldWithTheReason(t *testing.T) {
+	lo := device.Port{Device: 1} // of no kind that has hook tcx by itself
+	for _, tt := range []struct {
+		name        string
+		in          config.Interface
+		mode        string
+		xdp         bool
+		want, other string
+	}{
+		{"cache off", config.Interface{Hook: config.HookAuto}, config.FlowCacheOff, true, "flowCache.mode is off: all packets take the packet loop", "neither as they arrive nor as they leave"},
+		{"configured", config.Interface{Hook: config.HookXDP}, config.FlowCacheAuto, true, "it is configured", "neither as they arrive nor as they leave"},
+		{"mode generic", config.Interface{Hook: config.HookAuto, Mode: config.ModeGeneric}, config.FlowCacheAuto, true, "tcx: excludes mode: generic", "neither as they arrive nor as they leave"},
+		{"auto", config.Interface{Hook: config.HookAuto, Mode: config.ModeAuto}, config.FlowCacheAuto, true, "", "neither as they arrive nor as they leave"},
+		{"tcx", config.Interface{Hook: config.HookTCX}, config.FlowCacheAuto, false, "in ipip and gue packets with partial checksums take the packet loop", "sees Weir's packets as they arrive"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := config.Default()
+			cfg.FlowCache.Mode = tt.mode
+			var f findings
+			if xdp := checkHook(&f, cfg, tt.in, []device.Port{lo, lo}); xdp != tt.xdp {
+				t.Errorf("hook xdp: %v", xdp)
+			}
+			if len(f) < 2 || !strings.Contains(f[0].Text, tt.want) || !strings.Contains(f[1].Text, tt.other) {
+				t.Errorf("%+v", f)
+			}
+		})
+	}
+}

@@ -39,10 +39,12 @@ func checkInterfaces(fs *findings, cfg *config.Configuration) {
 			continue
 		}
 		checkMode(fs, subject, in, dev)
-		checkHook(fs, subject, in)
+		xdp := checkHook(fs, cfg, in, carriers)
 		checkMTU(fs, subject, dev, len(cfg.HostVeth.Prefixes) > 0)
-		checkPeerTags(fs, subject, carriers, links)
-		if in.Hook != config.HookTCX && in.Mode != config.ModeGeneric { // else veth runs no program
+		if xdp { // tcx finds tags beside packets
+			checkPeerTags(fs, subject, carriers, links)
+		}
+		if xdp && in.Mode != config.ModeGeneric { // else veth runs no program
 			checkPeerLists(fs, subject, carriers, links)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb/steer"
 	"github.com/weirlb/weir/lb/xsk"
 )
@@ -33,17 +32,5 @@ func judge(f *findings, p xsk.Probe) {
 		f.add(Wrong, "kernel", "%s: %v (Linux %s has it)", p.Name, p.Err, p.Kernel)
 	default:
 		f.add(Note, "kernel", "%s: no (%v; Linux %s has it): Weir %s", p.Name, p.Err, p.Kernel, p.Without)
-	}
-}
-
-// checkHook reports hook tcx on a kernel that lacks something for it.
-func checkHook(f *findings, subject string, in config.Interface) {
-	if in.Hook != config.HookTCX {
-		return
-	}
-	for _, p := range []xsk.Probe{steer.ProbeFlowTable(), steer.ProbeTCX()} {
-		if !p.OK() && !errors.Is(p.Err, fs.ErrPermission) && !errors.Is(p.Err, unix.EBUSY) {
-			f.add(Wrong, subject, "hook: tcx needs %s (Linux %s has them)", p.Name, p.Kernel)
-		}
 	}
 }

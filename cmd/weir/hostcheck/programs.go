@@ -11,7 +11,6 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb/device"
-	"github.com/weirlb/weir/lb/ports"
 )
 
 // ownPrograms begins the names of all of Weir's programs.
@@ -27,7 +26,7 @@ func checkPrograms(fs *findings, cfg *config.Configuration) {
 		resolved, _ := device.Resolve(in.Name, links) // checkInterfaces has told
 		for _, p := range resolved {
 			if dev, err := netlink.LinkByIndex(p.Device); err == nil {
-				checkXDP(fs, in, dev)
+				checkXDP(fs, cfg, in, dev)
 				checkTCX(fs, dev)
 			}
 		}
@@ -36,7 +35,7 @@ func checkPrograms(fs *findings, cfg *config.Configuration) {
 
 // checkXDP reports an XDP program of another: a device has room for a single program.
 // Beside hook tcx a native program may stay, and takes packets before Weir.
-func checkXDP(fs *findings, in config.Interface, dev netlink.Link) {
+func checkXDP(fs *findings, cfg *config.Configuration, in config.Interface, dev netlink.Link) {
 	xdp, subject := dev.Attrs().Xdp, "interface "+dev.Attrs().Name
 	if xdp == nil || !xdp.Attached {
 		return
@@ -50,8 +49,7 @@ func checkXDP(fs *findings, in config.Interface, dev netlink.Link) {
 		return
 	}
 	level, meaning := Wrong, "Weir cannot attach"
-	tcx := in.Hook == config.HookTCX || in.Hook == config.HookAuto && ports.Software(dev.Type(), dev.Attrs().Name)
-	if tcx && xdp.AttachMode == nl.XDP_ATTACHED_DRV {
+	if hook, _ := hookOf(cfg, in, dev); hook == config.HookTCX && xdp.AttachMode == nl.XDP_ATTACHED_DRV {
 		level, meaning = Note, "it gets packets before Weir"
 	}
 	fs.add(level, subject, "XDP program %s (id %d) of another is attached: %s", name, xdp.ProgId, meaning)

@@ -12,7 +12,8 @@ import (
 // counts are the client's and Weir's counters at a moment, or between two.
 type counts struct {
 	clientSent, clientGot uint64 // packets on the client's interface
-	weirGot, weirSent     uint64 // packets of Weir's workers
+	weirGot               uint64 // packets that Weir's workers received
+	repeated              uint64 // packets that the kernel forwarded by Weir's flow table
 	refused               uint64 // RSTs and ICMP errors that Weir made itself
 	drops                 map[string]uint64
 	csumErrors            map[string]uint64 // per namespace
@@ -29,8 +30,12 @@ func (s *site) count(ctx context.Context) (counts, error) {
 	}
 	for _, w := range status.Workers {
 		c.weirGot += w.Counters[counter.RxPackets]
-		c.weirSent += w.Counters[counter.TxPackets]
 		c.refused += w.Counters[counter.Resets] + w.Counters[counter.ICMPErrors]
+	}
+	for _, i := range status.Interfaces {
+		if i.Repeated != nil {
+			c.repeated += i.Repeated.Packets
+		}
 	}
 	c.drops = status.Drops
 	link, err := s.lab.Client.Interface("eth0")
@@ -54,7 +59,7 @@ func (c counts) sub(b counts) counts {
 	c.clientSent -= b.clientSent
 	c.clientGot -= b.clientGot
 	c.weirGot -= b.weirGot
-	c.weirSent -= b.weirSent
+	c.repeated -= b.repeated
 	c.refused -= b.refused
 	c.drops = maps.Clone(c.drops)
 	for k, v := range b.drops {
@@ -75,7 +80,7 @@ func (s *site) settle(ctx context.Context, before counts) (counts, error) {
 		if err != nil {
 			return now, err
 		}
-		if now.weirGot == last.weirGot && now.clientGot == last.clientGot {
+		if now.weirGot == last.weirGot && now.repeated == last.repeated && now.clientGot == last.clientGot {
 			return now.sub(before), nil
 		}
 		last = now
@@ -86,10 +91,10 @@ func (s *site) settle(ctx context.Context, before counts) (counts, error) {
 	return last.sub(before), nil
 }
 
-// through is the number of packets that Weir must have received if all packets of the
-// client went through the workers. Weir receives each request packet once, and each answer.
-// Weir itself answers refused requests.
-func (c counts) through() uint64 { return c.weirGot + c.refused }
+// through is the number of packets that the workers, or the kernel by their flow table, must have
+// received if all packets of the client went through Weir: each request packet once, and each
+// answer. Weir itself answers refused requests.
+func (c counts) through() uint64 { return c.weirGot + c.repeated + c.refused }
 
 // client is everything that the client counted.
 func (c counts) client() uint64 { return c.clientSent + c.clientGot }
@@ -100,11 +105,11 @@ func (c counts) faults() []string {
 	var out []string
 	slack := c.client()/200 + 100
 	if c.through()+slack < c.client() {
-		out = append(out, fmt.Sprintf("the client counted %d packets and Weir's workers only %d of them: some went another way",
+		out = append(out, fmt.Sprintf("the client counted %d packets and Weir only %d of them: some went another way",
 			c.client(), c.through()))
 	}
 	if c.through() > c.client()+slack {
-		out = append(out, fmt.Sprintf("Weir's workers counted %d packets and the client only %d: some were lost", c.through(), c.client()))
+		out = append(out, fmt.Sprintf("Weir counted %d packets and the client only %d: some were lost", c.through(), c.client()))
 	}
 	for _, n := range sortedKeys(c.csumErrors) {
 		if v := c.csumErrors[n]; v > 0 {

@@ -68,7 +68,7 @@ type direct struct {
 	err      error
 	server   string
 	seenAs   string
-	requests uint64 // packets that Weir's workers received meanwhile
+	requests uint64 // packets that went through Weir meanwhile
 	byWeir   uint64 // bytes that the client got from the edge node
 	past     uint64 // bytes that it got by the other link
 }
@@ -222,7 +222,7 @@ func (s *site) downloadDirect(ctx context.Context, six bool) (direct, error) {
 	if err != nil {
 		return d, err
 	}
-	d.requests = counted.weirGot
+	d.requests = counted.through()
 	if d.byWeir, err = got("eth0"); err != nil {
 		return d, err
 	}

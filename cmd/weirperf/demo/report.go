@@ -149,8 +149,9 @@ func (r *report) download(d *download) {
 // verdict prints the accounts and the result.
 func (r *report) verdict(c counts, faults []string) {
 	r.line("packets: the client sent %d and got %d, together %d;", c.clientSent, c.clientGot, c.client())
-	r.line("         Weir's workers received %d and refused %d by themselves, together %d, and sent %d",
-		c.weirGot, c.refused, c.through(), c.weirSent)
+	r.line("         Weir's workers received %d and refused %d by themselves, and the kernel forwarded %d by Weir's flow table,",
+		c.weirGot, c.refused, c.repeated)
+	r.line("         together %d", c.through())
 	if len(c.drops) > 0 {
 		var drops []string
 		for _, k := range sortedKeys(c.drops) {
@@ -160,7 +161,7 @@ func (r *report) verdict(c counts, faults []string) {
 	}
 	took := time.Since(r.start).Round(time.Second)
 	if len(faults) == 0 {
-		r.line("\n%s  no request failed that had an endpoint, all traffic went through Weir's loop (%s)",
+		r.line("\n%s  no request failed that had an endpoint, all traffic went through Weir (%s)",
 			r.paint(bold+";"+green, "PASSED"), took)
 		return
 	}

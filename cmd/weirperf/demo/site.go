@@ -64,6 +64,9 @@ func newSite(ctx context.Context, r *report, errOut io.Writer, o options) (_ *si
 		}
 	}()
 	s.admin = api.NewClient(s.socket)
+	if err := s.asFromWire(); err != nil {
+		return nil, err
+	}
 	if err := s.serve(); err != nil {
 		return nil, err
 	}
@@ -89,6 +92,17 @@ func newSite(ctx context.Context, r *report, errOut io.Writer, o options) (_ *si
 	}
 	r.ready(status)
 	return s, nil
+}
+
+// asFromWire has hosts send packets of the MTU at most: the accounts compare numbers of packets.
+func (s *site) asFromWire() error {
+	for _, n := range []*netlab.Namespace{s.lab.Client, s.lab.Pod, s.lab.ZoneA, s.lab.ZoneB} {
+		err := n.SetOffloads("eth0", map[string]bool{"tx-tcp-segmentation": false, "tx-tcp6-segmentation": false, "tx-generic-segmentation": false})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // serve starts an HTTP and an echo server on every backend.
