@@ -20,6 +20,8 @@ type Options struct {
 	// ServiceProxyName selects Services by the value of their label
 	// service.kubernetes.io/service-proxy-name; "" takes those without it.
 	ServiceProxyName string
+	// LoadBalancerClass is that of Services which a source makes of other objects.
+	LoadBalancerClass string
 	// Supported has the features of the data path beyond the plain Service.
 	Supported Feature
 	// Complete is true where the Store is given every Service that there is:

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // claim is the document that decides about an object in this load.
@@ -83,6 +84,7 @@ func (r *round) store() {
 			s.remove(key)
 		}
 	}
+	r.gateways()
 	s.loaded = true
 	r.report.Objects = len(s.served)
 	s.report = r.report
@@ -192,14 +194,17 @@ func (r *round) keepServed(f *file) {
 // put hands an object to the store. An object that the store holds already has no value.
 func (s *Source) put(key Key, path string, o *object) {
 	old, known := s.served[key]
-	now := served{path, o.hash, o.remarks, nil, old.since}
+	now := served{path, o.hash, o.remarks, nil, old.since, nil}
+	if s.keeping {
+		now.value = o.value
+	}
 	switch v := o.value.(type) {
 	case nil:
-		now.remarks, now.ports = old.remarks, old.ports
+		now.remarks, now.ports, now.value = old.remarks, old.ports, old.value
 	case *corev1.Service:
 		now.ports = portsOf(v)
 		if !known {
-			now.since = s.age.of(v, !s.loaded)
+			now.since = s.age.of(v.CreationTimestamp, !s.loaded)
 		}
 		v.CreationTimestamp = metav1.Unix(now.since, 0)
 		s.store.SetService(v)
@@ -209,12 +214,23 @@ func (s *Source) put(key Key, path string, o *object) {
 		s.store.SetEndpoints(v)
 	case *corev1.Node:
 		s.store.SetNode(v)
+	case metav1.Object: // of the Gateway API
+		if !known {
+			now.since = s.age.of(v.GetCreationTimestamp(), !s.loaded)
+		}
+		v.SetUID(types.UID(key.String()))
+		v.SetCreationTimestamp(metav1.Unix(now.since, 0))
 	}
 	s.served[key] = now
 }
 
 func (s *Source) remove(key Key) {
 	delete(s.served, key)
+	s.withdraw(key)
+}
+
+// withdraw takes an object out of the store.
+func (s *Source) withdraw(key Key) {
 	switch key.Kind {
 	case "Service":
 		s.store.DeleteService(key.Namespace, key.Name)

@@ -20,8 +20,8 @@ import (
 	"github.com/weirlb/weir/discovery"
 )
 
-// Key identifies an object. Kind is Service, EndpointSlice, Endpoints or
-// Node; an EndpointSlice is the same object in every API version.
+// Key identifies an object. Kind is Service, EndpointSlice, Endpoints, Node or one of the Gateway API; an
+// EndpointSlice is the same object in every API version.
 type Key struct{ Kind, Namespace, Name string }
 
 // String is "Service default/web", or "Node a" for an object without a namespace.
@@ -33,8 +33,8 @@ func (k Key) String() string {
 }
 
 // object is a Kubernetes object of a document: the typed value (a
-// *corev1.Service, *discoveryv1.EndpointSlice, *corev1.Endpoints or
-// *corev1.Node) or the error. A zero Name means that the error hides the name.
+// *corev1.Service, *discoveryv1.EndpointSlice, *corev1.Endpoints, *corev1.Node or
+// of gatewayKinds) or the error. A zero Name means that the error hides the name.
 type object struct {
 	key     Key
 	item    int // position in a List, from 0; -1 outside a List
@@ -257,7 +257,7 @@ func (d *decoder) object(text []byte, item int) []object {
 	o.key = key
 	if key.Kind == "EndpointSlice" {
 		o.service = discovery.ServiceName{Namespace: key.Namespace, Name: m.Metadata.Labels[discoveryv1.LabelServiceName]}
-	} else if key.Kind != "Node" {
+	} else if key.Kind == "Service" || key.Kind == "Endpoints" {
 		o.service = discovery.ServiceName{Namespace: key.Namespace, Name: key.Name}
 	}
 	if reason := nameFault(key); reason != "" {

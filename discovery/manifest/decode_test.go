@@ -17,7 +17,7 @@ import (
 // read the same text again changes nothing.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{
-		goodService, goodSlice, goodEndpoints,
+		goodService, goodSlice, goodEndpoints, edge + "---" + webRoute + "---" + withEndpoint("v1", "10.1.1.1"),
 		"---\n# nothing\n---\n...\n",
 		`{"kind":"List","apiVersion":"v1","items":[{"kind":"Node","apiVersion":"v1","metadata":{"name":"n"}},7]}`,
 		"kind: Service\na: &a [b]\nc: *a\n",

@@ -166,7 +166,9 @@ func (f *file) decode(data []byte, d *decoder) {
 func (s *Source) decoder(path string) *decoder {
 	known := make(map[uint64]Key, len(s.served))
 	for key, v := range s.served {
-		known[v.hash] = key
+		if v.value != nil || !s.keeping {
+			known[v.hash] = key
+		}
 	}
 	var last units
 	if f := s.files[path]; f != nil {

@@ -4,6 +4,8 @@ package manifest
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +13,7 @@ import (
 	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/similar"
@@ -20,7 +23,8 @@ import (
 func keyOf(m *meta) (Key, bool) {
 	switch group := m.group(); {
 	case group == "" && (m.Kind == "Node" || m.Kind == "Service" || m.Kind == "Endpoints"),
-		group == discoveryv1.GroupName && m.Kind == "EndpointSlice":
+		group == discoveryv1.GroupName && m.Kind == "EndpointSlice",
+		group == gatewayv1.GroupName && gatewayKinds[m.Kind]:
 		return m.key(m.Kind), true
 	}
 	return Key{}, false
@@ -29,7 +33,7 @@ func keyOf(m *meta) (Key, bool) {
 // key is the key of an object of that kind.
 func (m *meta) key(kind string) Key {
 	switch {
-	case kind == "Node":
+	case kind == "Node" || kind == "GatewayClass":
 		return Key{Kind: kind, Name: m.Metadata.Name}
 	case m.Metadata.Namespace == "":
 		return Key{kind, corev1.NamespaceDefault, m.Metadata.Name}
@@ -60,6 +64,8 @@ func typed(apiVersion string, key Key, text []byte, prefix string) decoded {
 		})
 		out.value = slice
 		return out
+	case gatewayKinds[key.Kind] && apiVersion == gatewayVersion:
+		return decodeGateway(key, text, prefix)
 	}
 	return decoded{faults: []fault{{joinPath(prefix, "apiVersion"),
 		fmt.Sprintf("%s: %s is read as %s", unsupported(apiVersion), key.Kind, versions[key.Kind])}}}
@@ -84,6 +90,8 @@ func skip(m *meta, o object, prefix string) object {
 			o.misspelt, o.foreign = joinPath(prefix, "apiVersion"), !m.ofCore()
 		case m.ofCore() && similar.Name(m.Kind, []string{kind}) != "":
 			o.misspelt = joinPath(prefix, "kind")
+		case m.group() == gatewayv1.GroupName && gatewayKinds[kind] && similar.Name(m.Kind, slices.Sorted(maps.Keys(gatewayKinds))) == kind:
+			o.misspelt, o.foreign = joinPath(prefix, "kind"), true // the API has other routes
 		default:
 			continue
 		}
@@ -118,6 +126,12 @@ var versions = map[string]string{
 	"Endpoints":     "v1",
 	"Node":          "v1",
 	"EndpointSlice": "discovery.k8s.io/v1 or v1beta1",
+
+	"GatewayClass":   gatewayVersion,
+	"Gateway":        gatewayVersion,
+	"TCPRoute":       gatewayVersion,
+	"UDPRoute":       gatewayVersion,
+	"ReferenceGrant": gatewayVersion,
 }
 
 func nameFault(key Key) string {

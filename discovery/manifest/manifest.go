@@ -3,7 +3,8 @@
 //
 // It takes the output of `kubectl get -o yaml` (or -o json): multi-document
 // files and kind List of Service v1, EndpointSlice discovery.k8s.io/v1 and
-// v1beta1, Endpoints v1 and Node v1. Other kinds are skipped with a note. Of
+// v1beta1, Endpoints v1 and Node v1, and the kinds of the Gateway API for layer 4
+// (gateway.go). Other kinds are skipped with a note. Of
 // a directory the files *.yaml, *.yml and *.json are read, in the order of
 // their names, without subdirectories and files whose name begins with a dot.
 //
@@ -82,8 +83,11 @@ type Source struct {
 	served map[Key]served // written with both mutexes held
 	age    ages
 	loaded bool // once
-	report *Report
-	node   discovery.Node
+	// keeping is true while there are objects of the Gateway API: all objects are kept decoded.
+	keeping   bool
+	generated map[Key]any // Services and slices of Gateways, as the store has them
+	report    *Report
+	node      discovery.Node
 }
 
 // served is the store's version of an object, with the file.
@@ -93,6 +97,7 @@ type served struct {
 	remarks []remark
 	ports   []nodePort // of a Service
 	since   int64      // its age, see ages
+	value   any        // if Source.keeping
 }
 
 // New makes a source that has read nothing yet.
@@ -135,6 +140,9 @@ func (s *Source) Load() (*Report, error) {
 	defer s.loading.Unlock()
 	s.recheck = 0
 	files, err := s.readAll(s.cfg.Path)
+	if err == nil && s.keep(files) {
+		files, err = s.readAll(s.cfg.Path)
+	}
 	if err == nil && s.becameEmpty(len(files)) {
 		err = errEmptied
 	}
@@ -187,6 +195,7 @@ func (s *Source) LoadFiles(paths []string, stdin io.Reader) (*Report, error) {
 		}
 		files = append(files, more...)
 	}
+	s.keep(files)
 	return s.apply(files), nil
 }
 

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // nodePort is a port that a Service takes on every node.
@@ -192,10 +193,10 @@ type ages struct{ last int64 }
 // begin begins a load.
 func (a *ages) begin() { a.last = max(a.last+1, time.Now().Unix()) }
 
-// of is the age of a new Service, in Unix seconds.
-func (a *ages) of(svc *corev1.Service, first bool) int64 {
-	if first && !svc.CreationTimestamp.IsZero() {
-		return min(svc.CreationTimestamp.Unix(), a.last)
+// of is the age of a new object, in Unix seconds.
+func (a *ages) of(created metav1.Time, first bool) int64 {
+	if first && !created.IsZero() {
+		return min(created.Unix(), a.last)
 	}
 	return a.last
 }

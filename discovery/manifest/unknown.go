@@ -20,6 +20,15 @@ var limiting = map[string]bool{
 	"metadata.annotations":          true,
 	"spec.loadBalancerSourceRanges": true,
 	"spec.topologyKeys":             true,
+
+	// Of the Gateway API, where all, or every one, is meant if the field is absent.
+	"spec.to.name":                     true,
+	"spec.parentRefs.namespace":        true,
+	"spec.parentRefs.sectionName":      true,
+	"spec.parentRefs.port":             true,
+	"spec.rules.backendRefs.namespace": true,
+	"spec.rules.backendRefs.weight":    true,
+	"spec.listeners.allowedRoutes":     true,
 }
 
 // judgeUnknown sorts unknown fields of an object into remarks and faults. anonymous is true if a
@@ -35,7 +44,7 @@ func judgeUnknown(value any, unknown []string, prefix string) (remarks []remark,
 		f := fault{joinPath(prefix, path), "unknown field"}
 		if known := similar.Name(name, fieldNames(reflect.TypeOf(value), parent)); known != "" {
 			f.reason += " (did you mean " + known + "?)"
-			if meant := joinPath(parent, known); limiting[meant] {
+			if meant := joinPath(parent, known); limiting[indexRE.ReplaceAllString(meant, "")] {
 				faults = append(faults, f)
 				anonymous = anonymous || meant == "metadata.namespace"
 				continue

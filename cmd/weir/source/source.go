@@ -67,7 +67,7 @@ func Store(cfg *config.Configuration) discovery.Options {
 		return discovery.Limit{Total: store, Namespace: cfg.Limits.Namespace(store), Service: cfg.Limits.Service(store)}
 	}
 	return discovery.Options{
-		NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: translate.Supported,
+		NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: translate.Supported, LoadBalancerClass: cfg.LoadBalancerClass,
 		Limits: discovery.Limits{Frontends: limit(lb.MaxFrontends), Endpoints: limit(lb.MaxEndpoints)},
 	}
 }
