@@ -122,7 +122,8 @@ func (f *fixture) namesTheWorker(ctx context.Context) error {
 // A worker that stalls outside of a system call holds up whatever waits for all threads of the
 // process, as the runtime does to collect garbage. Weir starts again without that.
 func TestWireWorkerThatObeysNobodyIsLeftBehind(t *testing.T) {
-	f := ownFixture(t, options{services: []service{toAttached}, extra: "workers: {count: 1, stallSeconds: 6}"})
+	f := ownFixture(t, options{services: []service{toAttached}, // without the flow cache the worker has all packets
+		extra: "flowCache: {mode: off}\nworkers: {count: 1, stallSeconds: 6}"})
 	c := f.echo(t, toAttached)
 	ctx, stop := context.WithCancel(t.Context())
 	load := workload.UDPLoad{
@@ -146,8 +147,9 @@ func TestWireWorkerThatObeysNobodyIsLeftBehind(t *testing.T) {
 }
 
 // freezer stops the thread of a process that sleeps in ppoll, as a debugger does, says "frozen", and
-// lets it go on at the end of its input. "running" stops it elsewhere. It is a process of its own: execve waits until a tracer has
-// seen the end of the thread, and would else confuse those who wait for Weir.
+// lets it go on at the end of its input. "running" stops it elsewhere. It is a process of its own:
+// execve waits until a tracer has seen the end of the thread, and would else confuse those who wait
+// for Weir.
 const freezer = `
 import ctypes, glob, os, platform, random, select, sys, time
 libc, pid, running = ctypes.CDLL(None, use_errno=True), sys.argv[1], sys.argv[2] == "running"
@@ -159,22 +161,31 @@ def call(task):
         return open(task + "/syscall").read().split()[0]
     except OSError:
         return ""
-task = None
-while task is None:
-    task = next((t for t in glob.glob("/proc/%s/task/*" % pid) if call(t) == CALL), None)
-tid = int(os.path.basename(task))
-if libc.ptrace(SEIZE, tid, 0, 0) != 0:
-    sys.exit("ptrace: " + os.strerror(ctypes.get_errno()))
+def freeze(task):
+    """Stops the thread. It is false if the worker has gone to another thread meanwhile."""
+    for _ in range(50):
+        libc.ptrace(INTERRUPT, tid, 0, 0)
+        os.waitpid(tid, WALL)
+        if call(task) == ("-1" if running else CALL):
+            return True
+        # A thread that is stopped again and again in a system call that begins anew gets nowhere.
+        libc.ptrace(CONT, tid, 0, 0)
+        time.sleep(random.random() / 1e2)
+        if call(task) not in (CALL, "running", "-1"):
+            return False
+    return False
 while True:
-    # A thread that is stopped again and again in a system call that begins anew gets nowhere.
-    while call(task) != ("running" if running else CALL):
-        time.sleep(random.random() / 1e3)
+    task = next((t for t in glob.glob("/proc/%s/task/*" % pid) if call(t) == CALL), None)
+    if task is None:
+        continue
+    tid = int(os.path.basename(task))
+    if libc.ptrace(SEIZE, tid, 0, 0) != 0:
+        sys.exit("ptrace: " + os.strerror(ctypes.get_errno()))
+    if freeze(task):
+        break
     libc.ptrace(INTERRUPT, tid, 0, 0)
     os.waitpid(tid, WALL)
-    if call(task) == ("-1" if running else CALL):
-        break
-    libc.ptrace(CONT, tid, 0, 0)
-    time.sleep(random.random() / 1e2)
+    libc.ptrace(DETACH, tid, 0, 0)
 print("frozen", flush=True)
 try:
     while not select.select([sys.stdin], [], [], 0.01)[0]:
