@@ -207,10 +207,10 @@ type Manifests struct {
 // kernel, which reads the flow table.
 type FlowCache struct {
 	// Mode is auto or off. With auto the kernel forwards TCP and UDP packets of
-	// established flows in the modes nat, dnat and l2dsr, and with hook xdp in
-	// ipip and gue over IPv4, on interfaces without zero copy, if it is Linux 5.12
-	// or later, on x86-64. The flow table is then in memory of the kernel, which
-	// cannot be swapped out.
+	// established flows, but those in gue over IPv6, on interfaces without zero
+	// copy, if it is Linux 5.12 or later, on x86-64. The flow table is then in
+	// memory of the kernel, which cannot be swapped out. With off Weir forwards
+	// all packets, and takes them at hook xdp.
 	Mode string `json:"mode"`
 }
 

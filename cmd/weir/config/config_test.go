@@ -66,7 +66,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		Discovery:         Discovery{Manifests: &Manifests{Path: "/etc/weir/manifests"}},
 		ServiceProxyName:  "weir",
 		LoadBalancerClass: "weir.dev/weir",
-		Interfaces:        []Interface{{Name: "eth0", Mode: ModeAuto, TxChecksum: TxChecksumSoftware, Hook: HookXDP}, {Name: "eth1", Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookXDP}},
+		Interfaces:        []Interface{{Name: "eth0", Mode: ModeAuto, TxChecksum: TxChecksumSoftware, Hook: HookXDP}, {Name: "eth1", Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookAuto}},
 		NodePortAddresses: []string{"192.0.2.0/24", "2001:db8::/64"},
 		SNAT:              SNAT{Addresses: []string{"198.51.100.7"}, Ports: PortRange{61000, 62000}},
 		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
@@ -110,7 +110,7 @@ func TestUnmarshalLeavesDefaultsForWhatIsNotSaid(t *testing.T) {
 func TestDefaultsAreValidOnceTheRequiredIsGiven(t *testing.T) {
 	c := Default()
 	c.NodeName = "edge-1"
-	c.Interfaces = []Interface{{Name: "eth0", Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookXDP}}
+	c.Interfaces = []Interface{{Name: "eth0", Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookAuto}}
 	c.Discovery.Manifests = &Manifests{Path: "/etc/weir/manifests"}
 	if errs := c.Validate(); len(errs) > 0 {
 		t.Error(errs)

@@ -66,7 +66,7 @@ func (d *decoder) finish(root *yaml.Node) (*Configuration, error) {
 		in := &c.Interfaces[i]
 		in.Mode = cmp.Or(in.Mode, ModeAuto)
 		in.TxChecksum = cmp.Or(in.TxChecksum, TxChecksumAuto)
-		in.Hook = cmp.Or(in.Hook, HookXDP)
+		in.Hook = cmp.Or(in.Hook, HookAuto)
 	}
 	return c, d.errs.Err()
 }

@@ -65,7 +65,7 @@ func TestEveryFlagReachesItsField(t *testing.T) {
 	want := Default()
 	want.NodeName, want.Discovery.Manifests, want.Admin.Socket = "n", &Manifests{"/m"}, "/s"
 	for _, name := range []string{"a", "b", "c", "d"} {
-		want.Interfaces = append(want.Interfaces, Interface{Name: name, Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookXDP})
+		want.Interfaces = append(want.Interfaces, Interface{Name: name, Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookAuto})
 	}
 	want.Interfaces[1].Mode = ModeNative
 	want.NodePortAddresses, want.ProtectedPorts = []string{"10.0.0.0/8", "fd00::/8"}, []uint16{22}

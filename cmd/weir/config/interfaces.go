@@ -47,8 +47,8 @@ type Interface struct {
 	// XDP program: it keeps its offloads, and the kernel forwards packets of
 	// established flows in pieces of up to 64 KB. Packets of other flows reach Weir
 	// by a veth pair, at a higher cost than with xdp. tcx excludes the modes
-	// zerocopy and generic, and VLANs. auto is tcx for veth, netkit, tun and
-	// virtio_net, and xdp for the rest.
+	// zerocopy and generic. auto is tcx for veth, netkit, tun and virtio_net where
+	// it can be had, and else xdp; weir status gives the reason.
 	Hook string `json:"hook"`
 }
 

@@ -17,7 +17,7 @@ import (
 
 // selecting is an entry with the defaults of a file.
 func selecting(f Interface) Interface {
-	f.Mode, f.TxChecksum, f.Hook = ModeAuto, TxChecksumAuto, HookXDP
+	f.Mode, f.TxChecksum, f.Hook = ModeAuto, TxChecksumAuto, HookAuto
 	return f
 }
 

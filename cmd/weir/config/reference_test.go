@@ -138,7 +138,7 @@ func groupsOf(t *testing.T) []group {
 
 	def := Default()
 	def.Announce.Peers = []Peer{{BFD: &BFD{}}}
-	def.Interfaces = []Interface{{Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookXDP}}
+	def.Interfaces = []Interface{{Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookAuto}}
 	def.Discovery = Discovery{Manifests: &Manifests{}, Kubernetes: &Kubernetes{}}
 	age := DefaultLastKnownMaxAgeHours
 	def.Discovery.Kubernetes.LastKnownMaxAgeHours, def.Discovery.Kubernetes.Events = &age, EventsOn

@@ -113,6 +113,7 @@ func (c *changingFleet) changeAndCount(changes int) (unserved uint64) {
 func newChanging(t *testing.T, seed int, fields string) *changingFleet {
 	t.Helper()
 	c := &changingFleet{bed: newRouted(t, 2, bgpSessions()+fields), random: rand.New(rand.NewPCG(uint64(seed), 18)), drained: make([]bool, 2)}
+	c.hook = ", hook: xdp"
 	c.serve()
 	var hosts []netip.Addr
 	for i := range uint8(4) {

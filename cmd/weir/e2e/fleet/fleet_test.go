@@ -38,6 +38,8 @@ type bed struct {
 	nodes []*node
 	// speaker is announce.speaker, and the fields that go with it.
 	speaker string
+	// hook is more fields of the interface: with hook xdp a capture on a node has the kernel's packets alone.
+	hook string
 	// hosts are the endpoints, on FleetNet.
 	hosts []uint8
 	// annotations of the Service.
@@ -162,7 +164,7 @@ func (b *bed) configure(i int, drain string) *node {
 kind: WeirConfiguration
 nodeName: node%d
 discovery: {manifests: {path: %s/manifests}}
-interfaces: [{name: eth0}]
+interfaces: [{name: eth0%s}]
 conntrack: {path: %s/conntrack, maxFlows: 65536, takeoverSeconds: 0}
 admin: {socket: %s/weir.sock}
 stateDir: %s/state
@@ -172,7 +174,7 @@ announce:
   prefixes: [10.99.0.0/24, "fd99::/64"]
   settleSeconds: 0
   drainSeconds: 2
-`, i+1, dir, dir, dir, dir, drain, b.speaker)
+`, i+1, dir, b.hook, dir, dir, dir, drain, b.speaker)
 	must(b.t, os.WriteFile(n.config(), []byte(config), 0o644))
 	return n
 }
