@@ -51,7 +51,7 @@ type Objects struct {
 	LoadBalancerClass string
 }
 
-// Result is what should be. Objects with a status are copies of those of the input, with the status
+// Result is the state to be reached. Objects with a status are copies of those of the input, with the status
 // that they should have; classes and Gateways that are not this controller's are left out.
 type Result struct {
 	Classes   []*gatewayv1.GatewayClass

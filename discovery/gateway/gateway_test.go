@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// read reads objects; what they refer to is found among them.
+// read reads objects; their references are found among them.
 func read(t *testing.T, text []byte) *Objects {
 	t.Helper()
 	services, slicesOf, labels := map[string]*corev1.Service{}, map[string][]*discoveryv1.EndpointSlice{}, map[string]map[string]string{}

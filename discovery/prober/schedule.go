@@ -32,7 +32,7 @@ const (
 )
 
 // key identifies a target: owners with an equal one share the probe. Those of other groups do not: each
-// group has its own part of the bounds, and what another has noted of the target may be late.
+// group has its own part of the bounds, and notes of another on the target may be late.
 type key struct {
 	group    string
 	at       netip.AddrPort
@@ -176,7 +176,7 @@ func (s *Scheduler) release(owner string, k key) {
 	}
 }
 
-// State is what is known of a target of a group, the zero State of one that nobody has set.
+// State is the knowledge of a target of a group, the zero State of one that nobody has set.
 func (s *Scheduler) State(group string, t Target) State {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -51,8 +51,8 @@ func (st *steering) cannotTCX(p *port) string {
 	return ""
 }
 
-// LeftToLoop is, behind the reason of a hook, what the kernel does not forward there however settled
-// the flow: see PROTOCOLS.md. kind is that of Software.
+// LeftToLoop has, for the end of the reason of a hook, the packets that the kernel does not forward
+// there however settled the flow: see PROTOCOLS.md. kind is that of Software.
 func LeftToLoop(h steer.Hook, kind string) string {
 	switch {
 	case h == steer.TCX:

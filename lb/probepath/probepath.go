@@ -231,7 +231,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// forget ends what is known of a local side, unless that is another connection's by now.
+// forget ends the state of a local side, unless that is another connection's by now.
 func (p *Path) forget(k key, f *flow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -48,8 +48,8 @@ func affectedBy(old, now *Table, local, main []routeChange) *affectedHops {
 	return x
 }
 
-// affectedUnderRules is affectedBy where routing rules stay and choose among tables: what a table has
-// not served until now, any other may have.
+// affectedUnderRules is affectedBy where routing rules stay and choose among tables: a prefix that a
+// table has not served until now, any other may have.
 func affectedUnderRules(old map[int]*bart.Table[*entry], changes map[int][]routeChange) *affectedHops {
 	x := newAffectedHops()
 	for table, list := range changes {

@@ -64,7 +64,7 @@ func (w *forwarder) nextHopOf(p *pkt, ref conntrack.Ref, out *egress) verdict {
 	return v
 }
 
-// lookUp is the path of packet p by what routing rules see of it.
+// lookUp is the path of packet p as routing rules see it.
 func (w *forwarder) lookUp(p *pkt, as route.Packet, hash uint32) (route.Path, bool) {
 	if !w.routes.HasRules() {
 		return w.routes.Lookup(as.Dst.Addr(), hash)
@@ -73,7 +73,7 @@ func (w *forwarder) lookUp(p *pkt, as route.Packet, hash uint32) (route.Path, bo
 	return w.routes.LookupFor(&as, hash)
 }
 
-// routedAs is what routing rules see of a packet of the entry: to the endpoint with the client's
+// routedAs has the facts of a packet of the entry for routing rules: to the endpoint with the client's
 // address, see routeTo, to the client with the frontend's.
 func routedAs(conns *conntrack.Table, ref conntrack.Ref) route.Packet {
 	to := conns.NewTuple(ref)

@@ -208,7 +208,7 @@ func (b *gatewayBed) route(name, kind, want string) {
 
 // The definitions are installed after the controller has started. A Gateway is a Service with an address of
 // the pool and weighted endpoints. A reference to another namespace counts with a grant, as long as that is
-// there. What is not the controller's is not touched; a Gateway that is deleted frees the address.
+// there. Objects of others are not touched; a Gateway that is deleted frees the address.
 func TestKubeGatewaysAreServed(t *testing.T) {
 	b := newGatewayBed(t)
 	b.start("--lease", "", "--gateways")

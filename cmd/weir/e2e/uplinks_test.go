@@ -64,7 +64,7 @@ func TestWireAnswersLeaveByTheUplinkOfRoutingRules(t *testing.T) {
 	})
 }
 
-// uplinkRule sends what a Service answers to table 110.
+// uplinkRule sends the answers of a Service to table 110.
 func (f *fixture) uplinkRule(s service, six bool) *netlink.Rule {
 	r := netlink.NewRule()
 	at := s.at(echoPort, six).Addr()

@@ -16,7 +16,7 @@ import (
 	"github.com/weirlb/weir/lb/xsk"
 )
 
-// What other programs of the node see of Weir's packets at each hook, by the place of the hook in
+// The view of other programs of the node on Weir's packets at each hook, by the place of the hook in
 // the kernel's paths. In every mode Netfilter sees none of them.
 const (
 	seenAtTCX = "tcpdump sees Weir's packets as they arrive; Netfilter, mirrors and tc filters at ingress do not. " +

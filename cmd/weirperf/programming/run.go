@@ -163,7 +163,7 @@ func (b *bench) connect(ctx context.Context, s *site, c *cluster, r *Result) err
 func (b *bench) churn(ctx context.Context, s *site, c *cluster, r *Result) error {
 	n := min(probedServices, len(c.addrs))
 	busy := make([]atomic.Bool, n)
-	var mu sync.Mutex // of what follows
+	var mu sync.Mutex // guards the variables below
 	var toNew, toOld []time.Duration
 	var errs []error
 	var wait sync.WaitGroup

@@ -22,7 +22,7 @@ type claims struct {
 	Member string `json:"member"`
 	Node   string `json:"node"`
 	MAC    string `json:"mac"`
-	// Process is a random number of the process, and Sequence orders what it says: see peer.follows.
+	// Process is a random number of the process, and Sequence orders its claims: see peer.follows.
 	Process  uint64 `json:"process"`
 	Sequence uint64 `json:"sequence"`
 	Preempts bool   `json:"preempts,omitempty"`
@@ -86,7 +86,7 @@ func setOf(list []netip.Addr) map[netip.Addr]bool {
 }
 
 const (
-	// lateFor is how long what a process said may be on its way after its successor has spoken.
+	// lateFor is how long claims of a process may be on their way after its successor has spoken.
 	lateFor = 2 * time.Second
 	// staleAfter is how long the sequence of a process holds. A node says all again in less, to one
 	// or another: without a key claims may be forged, with the highest number there is.

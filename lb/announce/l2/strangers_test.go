@@ -81,7 +81,7 @@ func TestNodesThatBeginTogetherShare(t *testing.T) {
 	}
 }
 
-// What hellos leave behind is bounded, and ends with them.
+// The state that hellos leave behind is bounded, and ends with them.
 func TestStrangersAreForgotten(t *testing.T) {
 	l, now := lan(time.Now()), time.Now()
 	for i := range 200 {

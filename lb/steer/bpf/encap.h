@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is put before packets: VLAN tags, and outer headers of ipip and gue, as lb/header has
+ * Headers before packets: VLAN tags, and outer headers of ipip and gue, as lb/header has
  * them (Encap.Put). At TCX the kernel keeps tags beside the packet.
  */
 #ifndef WEIR_ENCAP_H

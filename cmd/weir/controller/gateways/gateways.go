@@ -29,7 +29,7 @@ const (
 	lastRetry  = time.Minute
 )
 
-// Config is what a Run needs.
+// Config has the parameters of Run.
 type Config struct {
 	Client *client.Client
 	// Services and Namespaces are caches that run and are complete.

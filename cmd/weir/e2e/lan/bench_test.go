@@ -220,7 +220,7 @@ func (k *keepaliveds) kill(i int) {
 	must(k.t, k.nodes[i].Signal(syscall.SIGKILL))
 }
 
-// BenchmarkIdle measures what 1,000 addresses cost a node while nothing happens.
+// BenchmarkIdle measures the cost of 1,000 addresses for a node while nothing happens.
 func BenchmarkIdle(b *testing.B) {
 	w := newBed(b, 3, 0)
 	w.thousand()
