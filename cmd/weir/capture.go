@@ -24,7 +24,7 @@ func newCapture() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "capture [filter] -w file",
 		Short: "Write packets that Weir handles to a pcapng file",
-		Long: `Writes packets that Weir takes from the interfaces, which tcpdump does not see, to a
+		Long: `Writes packets that Weir takes from the interfaces, most of which tcpdump does not see, to a
 file for Wireshark. Received and sent frames are on interfaces of their own. The comment
 of a frame has the verdict, the drop reason, the Service, and the connection with client,
 frontend, endpoint and SNAT address; it is the same for both frames of a packet, as is

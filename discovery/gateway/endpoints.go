@@ -188,22 +188,27 @@ func scale(sources []source) map[string]int64 {
 	return out
 }
 
-// generate makes a slice of a listener's port.
-func (s *source) generate(l *listener, svc *corev1.Service, k int, weight int64, endpoints []discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s:%d", s.slice.Namespace, s.slice.Name, s.port))
-	name, protocol, port := l.portName(), l.protocol(), s.port
-	out := &discoveryv1.EndpointSlice{
+// newSlice makes a slice of a listener's port.
+func newSlice(l *listener, svc *corev1.Service, family discoveryv1.AddressType, suffix string, port int32) *discoveryv1.EndpointSlice {
+	name, protocol := l.portName(), l.protocol()
+	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: svc.Namespace, Name: fmt.Sprintf("%s-%s-%x-%d", svc.Name, name, sum[:5], k),
+			Namespace: svc.Namespace, Name: fmt.Sprintf("%s-%s-%s", svc.Name, name, suffix),
 			Labels: map[string]string{
 				discoveryv1.LabelServiceName: svc.Name,
 				discoveryv1.LabelManagedBy:   ManagedBy,
 			},
 			OwnerReferences: svc.OwnerReferences,
 		},
-		AddressType: s.slice.AddressType,
+		AddressType: family,
 		Ports:       []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &port}},
 	}
+}
+
+// generate makes a slice of a listener's port with endpoints of a backend.
+func (s *source) generate(l *listener, svc *corev1.Service, k int, weight int64, endpoints []discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s:%d", s.slice.Namespace, s.slice.Name, s.port))
+	out := newSlice(l, svc, s.slice.AddressType, fmt.Sprintf("%x-%d", sum[:5], k), s.port)
 	if weight > 0 {
 		out.Annotations = map[string]string{discovery.AnnotationWeight: strconv.FormatInt(weight, 10)}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -63,8 +64,15 @@ func (t *translation) serve(g *gateway) {
 	if svc != nil {
 		t.out.Services = append(t.out.Services, svc)
 		for _, l := range g.listeners {
-			if l.served() && len(l.attached) > 0 {
+			if !l.served() {
+				continue
+			}
+			before := len(t.out.Slices)
+			if len(l.attached) > 0 {
 				t.slices(g, l, svc)
+			}
+			if len(t.out.Slices) == before { // the port has no endpoints by intention
+				t.out.Slices = append(t.out.Slices, newSlice(l, svc, discoveryv1.AddressTypeIPv4, "none", int32(l.spec.Port)))
 			}
 		}
 		fault = t.addresses(g, svc)

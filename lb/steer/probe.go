@@ -119,7 +119,8 @@ func ProbeBPFFS(dir string) xsk.Probe {
 	}
 	p := xsk.Probe{
 		Name: "BPF file system", Kernel: "4.4",
-		Without: "attaches without a pin: XDP is detached when Weir ends, and attached anew by the next start",
+		Without: "forwards packets of established flows itself at hook xdp, and attaches without a pin: XDP is detached when Weir ends, " +
+			"and attached anew by the next start",
 	}
 	p.Err = probePin(dir)
 	return p

@@ -39,6 +39,9 @@ func hookOf(cfg *config.Configuration, in config.Interface, dev netlink.Link) (h
 	if cannot == "" {
 		cannot = lacks(steer.ProbeTCX())
 	}
+	if p := steer.ProbeBPFFS(""); errors.Is(p.Err, steer.ErrNotBPFFS) {
+		cannot = "the kernel forwards no flows: " + p.Err.Error()
+	}
 	if !steer.LoadsInOrder(runtime.GOARCH) {
 		cannot = "the kernel forwards no flows on " + runtime.GOARCH
 	}
