@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -222,7 +225,7 @@ func (f *fixture) isGone() {
 	f.isAttached(false)
 }
 
-// isAttached checks that the interfaces have an XDP program, or that none has.
+// isAttached checks that the interfaces have a program at a hook, or that none has.
 func (f *fixture) isAttached(want bool) {
 	f.t.Helper()
 	for _, name := range []string{"eth0", "eth1"} {
@@ -230,8 +233,21 @@ func (f *fixture) isAttached(want bool) {
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		if x := l.Attrs().Xdp; (x != nil && x.Attached) != want {
-			f.t.Errorf("%s has an XDP program: %v, want %v", name, !want, want)
+		x := l.Attrs().Xdp
+		has := x != nil && x.Attached
+		err = f.Edge.Edge.Do(func() error {
+			at, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: ebpf.AttachTCXIngress})
+			if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) { // before Linux 6.6
+				return nil
+			}
+			has = has || err == nil && len(at.Programs) > 0
+			return err
+		})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if has != want {
+			f.t.Errorf("%s has a program: %v, want %v", name, has, want)
 		}
 	}
 }
