@@ -233,6 +233,7 @@ func leavesDoubtToTheProcess(t *testing.T, r *flowRig) {
 	must(t, r.p.Hold(time.Hour)) // as a process leaves it that dies now
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
+	must(t, unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_RX_RING, 64)) // Linux 7.3 wants it
 	must(t, r.p.SetSocket(0, 0, fd))
 	for _, lives := range []bool{true, false} {
 		if !lives {
