@@ -40,15 +40,20 @@ type where struct {
 // slices makes the slices of a listener. Each has endpoints of a slice of a backend, so that a change
 // of that changes few others.
 func (t *translation) slices(g *gateway, l *listener, svc *corev1.Service) {
-	sources := t.sources(l.attached[0])
-	n := 0
-	for i := range sources {
-		n += len(sources[i].endpoints)
+	// Counted before the shares, which are the work.
+	for _, b := range l.attached[0].targets {
+		if b.weight == 0 || g.endpoints > maxEndpoints {
+			continue
+		}
+		for _, s := range t.in.Slices(b.service.Namespace, b.service.Name) {
+			g.endpoints += len(s.Endpoints)
+		}
 	}
-	if g.endpoints += n; g.endpoints > maxEndpoints {
+	if g.endpoints > maxEndpoints {
 		l.tooMany = &reason{"TooManyEndpoints", fmt.Sprintf("the listeners of a Gateway have at most %d endpoints", maxEndpoints)}
 		return
 	}
+	sources := t.sources(l.attached[0])
 	weights := scale(sources)
 	for i := range sources {
 		s := &sources[i]

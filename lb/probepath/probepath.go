@@ -67,6 +67,8 @@ type Config struct {
 	Mark            uint32
 	Table, Priority int
 	GUEZeroChecksum bool
+	// Beside leaves a pair that is there to its process, and makes no connection then.
+	Beside bool
 }
 
 // Target is where a connection goes.
@@ -82,6 +84,7 @@ type Path struct {
 
 	mu       sync.Mutex
 	open     *device // nil: not open
+	last     *device // the last that was open, for Close
 	flows    map[key]*flow
 	routes   map[netip.Addr]int // connections per frontend's address
 	ruled    map[int]bool       // families for which this Path has made the rule
@@ -173,7 +176,7 @@ func (p *Path) passed(f *flow, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.open != nil {
-		p.shut()
+		p.renew()
 	}
 	return fmt.Errorf("%w: packets to %s do not enter %s; it is made again", ErrNode, f.Frontend, names[0])
 }
@@ -251,11 +254,14 @@ func (p *Path) prepare(frontend netip.Addr) error {
 		p.shut()
 	}
 	if p.open == nil {
+		if _, found, _ := vethpair.Find(names); found && p.cfg.Beside {
+			return fmt.Errorf("%s is there: `weir endpoints` has the checks of the running Weir", names[0])
+		}
 		d, err := openDevice()
 		if err != nil {
 			return err
 		}
-		p.open, p.finished = d, make(chan struct{})
+		p.open, p.last, p.finished = d, d, make(chan struct{})
 		go p.read(d, p.finished)
 	}
 	if err := p.rule(frontend); err != nil {
@@ -324,6 +330,21 @@ func (p *Path) markRule(family int) *netlink.Rule {
 	return r
 }
 
+// renew has the pair made again if it is gone, and else routes and rules alone, since other connections
+// use the pair. Preconditions: p.mu is held, p is open.
+func (p *Path) renew() {
+	if p.open.changed() {
+		p.shut()
+		return
+	}
+	clear(p.routes)
+	for family := range p.ruled {
+		if netlink.RuleAdd(p.markRule(family)) == nil {
+			p.ruled[family] = true
+		}
+	}
+}
+
 // shut closes the sockets. Preconditions: p.mu is held.
 func (p *Path) shut() {
 	p.open.close()
@@ -334,12 +355,14 @@ func (p *Path) shut() {
 // Close removes pair, routes and rules of this Path.
 func (p *Path) Close() error {
 	p.mu.Lock()
-	if p.open == nil {
+	d := p.last
+	if d == nil {
 		p.mu.Unlock()
 		return nil
 	}
-	d := p.open
-	p.shut()
+	if p.last = nil; p.open != nil {
+		p.shut()
+	}
 	var errs []error
 	for family, made := range p.ruled {
 		if made {

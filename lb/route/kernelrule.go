@@ -90,8 +90,8 @@ func parseRule(m []byte) (kernelRule, error) {
 
 // Attributes that golang.org/x/sys does not name.
 const (
-	fraSportMask = 29
-	fraDportMask = 30
+	fraSportMask = 28
+	fraDportMask = 29
 )
 
 // number takes the attributes that are numbers.
@@ -190,6 +190,15 @@ func (r *kernelRule) String() string {
 	}
 	if r.out != "" {
 		fmt.Fprintf(&b, " oif %s", r.out)
+	}
+	if r.proto != 0 {
+		fmt.Fprintf(&b, " ipproto %d", r.proto)
+	}
+	if r.sports != (portRange{}) {
+		fmt.Fprintf(&b, " sport %d-%d", r.sports.first, r.sports.last)
+	}
+	if r.dports != (portRange{}) {
+		fmt.Fprintf(&b, " dport %d-%d", r.dports.first, r.dports.last)
 	}
 	b.WriteString(r.result())
 	if r.family == unix.AF_INET6 {

@@ -120,6 +120,8 @@ func (r *ruled) rule(priority int) *netlink.Rule {
 		func() { n.OifName = "e0" },
 		func() { n.Mark = 0x40 },
 		func() { n.IPProto = []int{unix.IPPROTO_TCP, unix.IPPROTO_UDP}[r.IntN(2)] },
+		func() { n.Dport = netlink.NewRulePortRange(443, 443) },
+		func() { n.Sport = netlink.NewRulePortRange(2500, 2500) },
 		func() { n.Dport = netlink.NewRulePortRange(80, uint16(80+r.IntN(400))) },
 		func() { n.Sport = netlink.NewRulePortRange(1000, uint16(1000+r.IntN(4000))) },
 		func() { n.Invert = true },

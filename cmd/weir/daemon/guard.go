@@ -27,7 +27,7 @@ func readinessChanged(d *Daemon) {
 
 // newHealth makes the Monitor of endpoints. Preconditions: d.lb is open.
 func newHealth(d *Daemon) *endpointhealth.Monitor {
-	d.probes = endpointhealth.Path(d.cfg)
+	d.probes = endpointhealth.Path(d.cfg, false)
 	return endpointhealth.New(endpointhealth.Config{
 		Changed:   func(list []endpointhealth.Change) { healthChanged(d, list) },
 		Readiness: published{d}.Readiness,

@@ -13,11 +13,12 @@ import (
 	"github.com/weirlb/weir/lb/probepath"
 )
 
-// Path is that of probes in the modes without translation.
-func Path(cfg *config.Configuration) *probepath.Path {
+// Path is that of probes in the modes without translation. beside is of a command beside a Weir that may
+// run.
+func Path(cfg *config.Configuration, beside bool) *probepath.Path {
 	return probepath.New(probepath.Config{
 		Mark: uint32(cfg.HostVeth.Mark), Table: cfg.HostVeth.Table, Priority: hostveth.RulePriority,
-		GUEZeroChecksum: cfg.Forwarding.GUEZeroChecksum,
+		GUEZeroChecksum: cfg.Forwarding.GUEZeroChecksum, Beside: beside,
 	})
 }
 
