@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
 )
 
 // Bounds of what another node may say.
@@ -22,10 +21,13 @@ type claims struct {
 	Member string `json:"member"`
 	Node   string `json:"node"`
 	MAC    string `json:"mac"`
-	// Process is a random number of the process, and Sequence orders its claims: see peer.follows.
-	Process  uint64 `json:"process"`
-	Sequence uint64 `json:"sequence"`
-	Preempts bool   `json:"preempts,omitempty"`
+	// Process is a random number of the process, and Sequence orders its claims. Challenge is a random
+	// number that the receiver is to send back as Answer, 0 for none: see link.told.
+	Process   uint64 `json:"process"`
+	Sequence  uint64 `json:"sequence"`
+	Challenge uint64 `json:"challenge,omitempty"`
+	Answer    uint64 `json:"answer,omitempty"`
+	Preempts  bool   `json:"preempts,omitempty"`
 	// Eligible and Owned are addresses: see standing.
 	Eligible []netip.Addr `json:"eligible"`
 	Owned    []netip.Addr `json:"owned"`
@@ -37,9 +39,6 @@ type peer struct {
 	mac      hardware
 	eligible map[netip.Addr]bool
 	owned    map[netip.Addr]bool
-	// heard is when it was, replaced the process that spoke for the node before.
-	heard    time.Time
-	replaced uint64
 }
 
 func (p *peer) standing(a netip.Addr) standing {
@@ -55,8 +54,8 @@ func (c *claims) encode() []byte {
 }
 
 // decode reads the claims of another node.
-func decode(b []byte, now time.Time) (*peer, error) {
-	p := &peer{heard: now}
+func decode(b []byte) (*peer, error) {
+	p := &peer{}
 	if err := json.Unmarshal(b, &p.claims); err != nil {
 		return nil, err
 	}
@@ -83,28 +82,4 @@ func setOf(list []netip.Addr) map[netip.Addr]bool {
 		}
 	}
 	return m
-}
-
-const (
-	// lateFor is how long claims of a process may be on their way after its successor has spoken.
-	lateFor = 2 * time.Second
-	// staleAfter is how long the sequence of a process holds. A node says all again in less, to one
-	// or another: without a key claims may be forged, with the highest number there is.
-	staleAfter = 3 * syncEvery
-)
-
-// follows reports whether claims come after those of before, of the same member. No clock of
-// another node has a part in it.
-func (p *peer) follows(before *peer) bool {
-	switch {
-	case before == nil || p.heard.Sub(before.heard) > staleAfter:
-		return true
-	case p.Process == before.Process:
-		p.replaced = before.replaced
-		return p.Sequence > before.Sequence
-	case p.Process == before.replaced && p.heard.Sub(before.heard) < lateFor:
-		return false
-	}
-	p.replaced = before.Process
-	return true
 }

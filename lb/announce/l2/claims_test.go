@@ -2,40 +2,77 @@ package l2
 
 import (
 	"math"
+	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/memberlist"
 )
 
-// The claims of a member that count are the newest of its newest process, whatever its clock says.
-// A forged one counts for a bounded time.
-func TestClaimsInOrder(t *testing.T) {
+// Claims of a process that is not known count with the answer to a challenge that was sent since. So a
+// host that has recorded claims of a process that is gone, or of this one, cannot have them count again,
+// and a forged one counts until the node is asked.
+func TestClaimsAreProvedToBeNew(t *testing.T) {
 	const old, next = 9, 3
 	type claim struct {
 		process, sequence uint64
-		after             time.Duration // of the one before
-		taken             bool
+		answers           bool // the last challenge
+		taken, asked      bool
 	}
 	for name, list := range map[string][]claim{
-		"in order":           {{old, 1, 0, true}, {old, 2, 0, true}},
-		"late":               {{old, 2, 0, true}, {old, 1, 0, false}, {old, 2, 0, false}, {old, 3, 0, true}},
-		"the next process":   {{old, 700, 0, true}, {next, 1, 0, true}, {next, 2, 0, true}},
-		"the old one, late":  {{old, 7, 0, true}, {next, 1, 0, true}, {old, 8, time.Second, false}, {next, 2, 0, true}},
-		"a forged sequence":  {{old, 1, 0, true}, {old, math.MaxUint64, 0, true}, {old, 2, time.Second, false}, {old, 3, staleAfter, true}},
-		"a forged process":   {{old, 1, 0, true}, {1, math.MaxUint64, 0, true}, {old, 2, lateFor, true}, {old, 3, 0, true}},
-		"two forged in turn": {{old, 1, 0, true}, {1, 1, 0, true}, {2, 1, 0, true}, {old, 2, 0, true}},
+		"first":             {{old, 1, false, false, true}, {old, 1, true, true, false}},
+		"in order":          {{old, 1, true, true, false}, {old, 2, false, true, false}},
+		"late":              {{old, 2, true, true, false}, {old, 1, false, false, true}, {old, 2, false, false, true}, {old, 3, false, true, true}},
+		"twice":             {{old, 2, true, true, false}, {old, 2, false, false, false}},
+		"the next process":  {{old, 700, true, true, false}, {next, 1, false, false, true}, {next, 1, true, true, false}, {next, 2, false, true, false}},
+		"the old one, late": {{old, 7, true, true, false}, {next, 1, false, false, true}, {next, 1, true, true, false}, {old, 8, false, false, true}, {next, 2, false, true, true}},
+		"a forged sequence": {{old, 1, true, true, false}, {old, math.MaxUint64, false, true, false}, {old, 2, false, false, true}, {old, 2, true, true, false}},
 	} {
-		var last *peer
-		now := time.Now()
+		l, recorded := lan(time.Now()), uint64(0)
+		l.came("a", &memberlist.Node{Name: "b", Addr: netip.MustParseAddr("192.0.2.2").AsSlice()})
+		o := l.others["b"]
 		for i, c := range list {
-			now = now.Add(c.after)
-			p := &peer{claims: claims{Process: c.process, Sequence: c.sequence}, heard: now}
-			taken := p.follows(last)
-			if taken != c.taken {
-				t.Errorf("%s: claim %d is taken: %v", name, i, taken)
+			before := o.peer
+			says := claims{Member: "b", Node: "b", MAC: client.String(), Process: c.process, Sequence: c.sequence, Answer: recorded}
+			if c.answers {
+				says.Answer = o.challenge
+				recorded = o.challenge
 			}
-			if taken {
-				last = p
+			l.told(says.encode())
+			if taken := o.peer != before; taken != c.taken || (o.challenge != 0) != c.asked {
+				t.Errorf("%s: claim %d is taken: %v, asked: %v", name, i, taken, o.challenge != 0)
 			}
+		}
+	}
+}
+
+// A node that is gone and comes back is asked, whatever was recorded while it was a member.
+func TestClaimsOfANodeThatComesBack(t *testing.T) {
+	l := lan(time.Now())
+	n := &memberlist.Node{Name: "b", Addr: netip.MustParseAddr("192.0.2.2").AsSlice()}
+	l.came("a", n)
+	says := claims{Member: "b", Node: "b", MAC: client.String(), Process: 1, Sequence: 1, Answer: l.others["b"].challenge, Owned: []netip.Addr{a4}}
+	l.told(says.encode())
+	if l.others["b"].peer == nil {
+		t.Fatal("its answer does not count")
+	}
+	l.left(n)
+	l.came("a", n)
+	if l.told(says.encode()); l.others["b"].peer != nil {
+		t.Error("claims that were recorded count")
+	}
+}
+
+// A challenge is sent back, once.
+func TestChallengesAreAnswered(t *testing.T) {
+	l := lan(time.Now())
+	l.came("a", &memberlist.Node{Name: "b", Addr: netip.MustParseAddr("192.0.2.2").AsSlice()})
+	o := l.others["b"]
+	for i, want := range []bool{true, false} {
+		o.dirty = false
+		says := claims{Member: "b", Node: "b", MAC: client.String(), Process: 1, Sequence: 1, Challenge: 77, Answer: o.challenge}
+		if l.told(says.encode()); o.asked != 77 || o.dirty != want {
+			t.Errorf("time %d: answer %d, is sent: %v", i, o.asked, o.dirty)
 		}
 	}
 }

@@ -6,6 +6,8 @@
 // TCP streams of memberlist, whole and on change. From equal claims each node comes to the same
 // owner: an address stays at its owner; without an owner the first by rendezvous hash takes it. An
 // owner that must give an address up says so, and answers until it hears that another has taken it.
+// memberlist encrypts and does not number what it sends: claims that could be recorded ones count with
+// the answer to a challenge.
 // The transport is own code: sockets bound to the interface, which send a TTL of 255 and take
 // nothing less (RFC 5082). A process that has not run for as long as the others need to bury it
 // does not answer before it has read what they sent. ARP and the two messages of neighbor discovery

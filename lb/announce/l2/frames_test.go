@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
@@ -148,7 +147,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(c.encode())
 	f.Add([]byte(`{"member":"a","node":"a","mac":"02:00:00:00:00:01","eligible":["fe80::1%eth0"]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, err := decode(b, time.Now())
+		p, err := decode(b)
 		if err != nil {
 			return
 		}

@@ -190,14 +190,8 @@ func (s *Speaker) OwnerOf(a netip.Addr) string {
 func (s *Speaker) Links() (out []LinkStatus) {
 	for _, l := range s.links {
 		l.mu.Lock()
-		st := LinkStatus{Interface: l.name, Carrier: l.carrier, Fault: l.fault, Nodes: l.names(), Unjoined: map[netip.Addr]string{},
+		st := LinkStatus{Interface: l.name, Carrier: l.carrier, Fault: l.fault, Nodes: l.names(), Unjoined: l.unjoined(time.Now()),
 			Taken: l.took, GivenUp: l.gaveUp, Claimed: l.rivals}
-		l.forgetStrangers(time.Now())
-		for a, s := range l.strangers {
-			if s.reason != "" {
-				st.Unjoined[a] = s.reason
-			}
-		}
 		l.mu.Unlock()
 		out = append(out, st)
 	}

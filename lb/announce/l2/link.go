@@ -62,9 +62,9 @@ type link struct {
 	greet     []time.Time // when to say hello, before each second
 	greeted   time.Time
 	others    map[string]*other
-	met       map[string]bool  // nodes that have been members
-	early     map[string]*peer // claims of nodes that are not members yet
+	met       map[string]bool // nodes that have been members
 	strangers map[netip.Addr]*stranger
+	crowded   time.Time // when a host was heard that there is no room for in strangers
 	addresses map[netip.Addr]*address
 	wants     []Want
 	atOnce    bool // as of Speaker.Set
@@ -72,7 +72,7 @@ type link struct {
 	changed   bool
 	next      time.Time // when time alone changes something; zero: never
 	sequence  uint64
-	said      []byte // the claims of now, encoded
+	said      claims // of now
 	eligible  []netip.Addr
 	owned     []netip.Addr
 	news      news
@@ -86,7 +86,7 @@ func newLink(c *Config, name string) *link {
 	l := &link{
 		Config: c, name: name, node: c.Node, key: c.Key, log: c.Log, process: rand.Uint64(),
 		wake: make(chan struct{}, 1), closed: make(chan struct{}), start: time.Now(),
-		others: map[string]*other{}, early: map[string]*peer{}, met: map[string]bool{}, strangers: map[netip.Addr]*stranger{}, addresses: map[netip.Addr]*address{},
+		others: map[string]*other{}, met: map[string]bool{}, strangers: map[netip.Addr]*stranger{}, addresses: map[netip.Addr]*address{},
 	}
 	none := map[netip.Addr]bool{}
 	l.answers.Store(&none)
@@ -229,7 +229,6 @@ func (l *link) shut() {
 		}
 	}
 	clear(l.others)
-	clear(l.early)
 	l.changed = true
 	l.show()
 	l.report()

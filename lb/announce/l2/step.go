@@ -172,7 +172,7 @@ func (l *link) obstacle(a netip.Addr, x *address, now time.Time) (why, waits str
 		return "", "listening for other nodes on " + l.name
 	}
 	if at := l.joining(now); at.IsValid() {
-		return "", fmt.Sprintf("the node %s on %s is not a member yet", at, l.name)
+		return "", fmt.Sprintf("the node %s on %s has not said yet which addresses it owns", at, l.name)
 	}
 	return l.inUse(a, x, now)
 }

@@ -21,6 +21,8 @@ const (
 	strangerFor = 10 * time.Second
 	// strangerWaits is for how long its last hello counts for joinFor: hellos come each second.
 	strangerWaits = 1500 * time.Millisecond
+	// maxOtherKeys are the hosts with another key that are kept.
+	maxOtherKeys = 16
 )
 
 // heardHello notes a hello. join reports whether its sender is to be joined.
@@ -36,9 +38,13 @@ func (l *link) heardHello(h hello, now time.Time) (join bool) {
 		}
 	}
 	s := l.strangers[h.from]
-	if s == nil {
+	switch {
+	case s != nil && h.otherKey && !s.key && now.Sub(s.heard) < strangerWaits:
+		return false // another host may have said it
+	case s == nil:
 		l.forgetStrangers(now)
-		if len(l.strangers) >= maxMembers {
+		if !l.room(h.otherKey) {
+			l.crowded = now
 			return !h.otherKey
 		}
 		s = &stranger{}
@@ -49,6 +55,36 @@ func (l *link) heardHello(h hello, now time.Time) (join bool) {
 		s.reason = "it has another key"
 	}
 	return !h.otherKey
+}
+
+// room reports whether another stranger can be kept. Those with another key have a part of the room:
+// every host can say such hellos of many addresses. Preconditions: l.mu is held.
+func (l *link) room(otherKey bool) bool {
+	if !otherKey {
+		return len(l.strangers) < maxMembers
+	}
+	n := 0
+	for _, s := range l.strangers {
+		if s.key {
+			n++
+		}
+	}
+	return n < maxOtherKeys
+}
+
+// unjoined are the strangers that could not be joined, with the reason. Preconditions: l.mu is held.
+func (l *link) unjoined(now time.Time) map[netip.Addr]string {
+	l.forgetStrangers(now)
+	list, more := map[netip.Addr]string{}, ""
+	if now.Sub(l.crowded) < strangerFor {
+		more = "; more hosts than are kept say that they are nodes"
+	}
+	for a, s := range l.strangers {
+		if s.reason != "" {
+			list[a] = s.reason + more
+		}
+	}
+	return list
 }
 
 func (l *link) forgetStrangers(now time.Time) {
@@ -72,11 +108,16 @@ func (l *link) notJoined(a netip.Addr, err error, now time.Time) {
 	}
 }
 
-// joining is a node that was heard and may become a member soon; invalid for none. Both may own the
-// same address until then. Preconditions: l.mu is held.
+// joining is a node that was heard and whose claims are not known yet; invalid for none. Both may own
+// the same address until then. Preconditions: l.mu is held.
 func (l *link) joining(now time.Time) (a netip.Addr) {
 	if !now.Before(l.ready.Add(joinFor)) {
 		return a
+	}
+	for _, o := range l.others {
+		if o.peer == nil && (!a.IsValid() || o.address.Less(a)) {
+			a = o.address
+		}
 	}
 	for at, s := range l.strangers {
 		if !s.key && now.Sub(s.heard) < strangerWaits && (!a.IsValid() || at.Less(a)) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ func lan(now time.Time) *link {
 		Config: &Config{Node: "a"}, name: "lan0", node: "a", log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1),
 		local: netip.MustParseAddr("192.0.2.1"), subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 		socket: &socket{}, carrier: true, ready: now, addresses: map[netip.Addr]*address{},
-		others: map[string]*other{}, met: map[string]bool{}, early: map[string]*peer{}, strangers: map[netip.Addr]*stranger{},
+		others: map[string]*other{}, met: map[string]bool{}, strangers: map[netip.Addr]*stranger{},
 	}
 }
 
@@ -26,14 +27,16 @@ func lan(now time.Time) *link {
 func TestANodeThatIsHeardIsWaitedFor(t *testing.T) {
 	b := netip.MustParseAddr("192.0.2.2")
 	for name, c := range map[string]struct {
-		hello hello
-		since time.Duration // hellos since the link is ready
-		met   bool
-		takes bool
+		hello  hello
+		since  time.Duration // hellos since the link is ready
+		met    bool
+		claims bool // known
+		takes  bool
 	}{
 		"nobody":      {takes: true},
 		"heard":       {hello: hello{from: b}},
-		"a member":    {hello: hello{from: b}, met: true, takes: true},
+		"a member":    {hello: hello{from: b}, met: true},
+		"its claims":  {hello: hello{from: b}, met: true, claims: true, takes: true},
 		"for long":    {hello: hello{from: b}, since: joinFor, takes: true},
 		"other key":   {hello: hello{from: b, otherKey: true}, takes: true},
 		"no neighbor": {hello: hello{from: netip.MustParseAddr("198.51.100.2")}, takes: true},
@@ -46,6 +49,9 @@ func TestANodeThatIsHeardIsWaitedFor(t *testing.T) {
 		}
 		if c.met {
 			l.came("a", &memberlist.Node{Name: "b", Addr: b.AsSlice()})
+		}
+		if c.claims {
+			l.others["b"].peer = &peer{claims: claims{Node: "b", Member: "b"}}
 		}
 		x := &address{wanted: true, probes: probeCount}
 		l.addresses[a4] = x
@@ -94,6 +100,27 @@ func TestStrangersAreForgotten(t *testing.T) {
 	}
 	if l.heardHello(hello{from: netip.MustParseAddr("192.0.2.2")}, now.Add(strangerFor+1)); len(l.strangers) != 1 {
 		t.Errorf("%d strangers are left", len(l.strangers))
+	}
+}
+
+// Hellos with another key can come from any host, by every address. They leave room for nodes, and
+// those of the address of a node are not taken for the node's. Status says that there are more.
+func TestHellosWithAnotherKeyLeaveRoom(t *testing.T) {
+	l, now := lan(time.Now()), time.Now()
+	honest := netip.MustParseAddr("192.0.2.2")
+	for i := range 200 {
+		l.heardHello(hello{from: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 3)}), otherKey: true}, now)
+	}
+	if n := len(l.strangers); n != maxOtherKeys {
+		t.Errorf("%d hosts with another key are kept, want %d", n, maxOtherKeys)
+	}
+	if !l.heardHello(hello{from: honest}, now) || l.heardHello(hello{from: honest, otherKey: true}, now) || l.joining(now) != honest {
+		t.Errorf("the node is not waited for: %v", l.joining(now))
+	}
+	for a, reason := range (&Speaker{links: []*link{l}}).Links()[0].Unjoined {
+		if !strings.Contains(reason, "another key") || !strings.Contains(reason, "more hosts") {
+			t.Errorf("%s: %s", a, reason)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package l2
 import (
 	"cmp"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -15,9 +16,12 @@ import (
 type other struct {
 	node    *memberlist.Node
 	address netip.Addr
-	peer    *peer // nil: it has said nothing yet
+	peer    *peer // nil: it has said nothing yet that proves to be new
 	dirty   bool  // it has not been sent the claims of now
 	sending bool
+	// challenge is to be answered by the next claims that count, 0: none. asked is the last challenge
+	// of the node.
+	challenge, asked uint64
 	// newUntil is until when the node gets the addresses that it is the first choice for, since it
 	// has never been on this link; zero: it gets none.
 	newUntil time.Time
@@ -43,7 +47,7 @@ func (l *link) came(self string, n *memberlist.Node) {
 	a, _ := netip.AddrFromSlice(n.Addr)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	o := &other{node: n, address: a.Unmap(), dirty: true, peer: l.early[n.Name]}
+	o := &other{node: n, address: a.Unmap(), dirty: true, challenge: challenge()}
 	if !l.met[n.Name] { // also for a node that has just begun: the first to serve takes all
 		o.newUntil = time.Now().Add(newFor)
 	}
@@ -51,7 +55,6 @@ func (l *link) came(self string, n *memberlist.Node) {
 		clear(l.met)
 	}
 	l.met[n.Name] = true
-	delete(l.early, n.Name)
 	delete(l.strangers, o.address)
 	l.others[n.Name], l.changed = o, true
 	l.poke()
@@ -62,17 +65,18 @@ func (l *link) left(n *memberlist.Node) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.others, n.Name)
-	delete(l.early, n.Name)
 	l.changed = true
 	l.poke()
 }
 
-// told takes over the claims of a node.
+// told takes over the claims of a node. Claims can be recorded and sent again, with a key too. So
+// those of a process that is not known, or with a sequence number that is not higher, count only with
+// the answer to a challenge that the node was sent since. No clock of another node has a part in it.
 func (l *link) told(b []byte) {
 	if len(b) == 0 {
 		return
 	}
-	p, err := decode(b, time.Now())
+	p, err := decode(b)
 	if err != nil {
 		l.log.Debug("announce: claims of another node", "interface", l.name, "err", err)
 		return
@@ -81,32 +85,44 @@ func (l *link) told(b []byte) {
 	defer l.mu.Unlock()
 	o := l.others[p.Member]
 	if o == nil {
-		if len(l.early) < maxMembers && p.follows(l.early[p.Member]) {
-			l.early[p.Member] = p
-		}
-		return
+		return // it is sent a challenge when it comes
 	}
-	if p.follows(o.peer) {
-		o.peer, l.changed = p, true
+	if p.Challenge != 0 && p.Challenge != o.asked {
+		o.asked, o.dirty = p.Challenge, true
 		l.poke()
 	}
+	same := o.peer != nil && o.peer.Process == p.Process
+	switch {
+	case o.challenge != 0 && o.challenge == p.Answer:
+		o.challenge = 0
+	case same && p.Sequence == o.peer.Sequence:
+		return
+	case !same || p.Sequence < o.peer.Sequence:
+		o.challenge, o.dirty = cmp.Or(o.challenge, challenge()), true
+		l.poke()
+		return
+	}
+	o.peer, l.changed = p, true
+	l.poke()
 }
+
+// challenge is a random number that is not 0.
+func challenge() uint64 { return rand.Uint64() | 1 }
 
 // current are the claims for a member that asks for them.
 func (l *link) current() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.said
+	return l.said.encode()
 }
 
-// say encodes the claims. Preconditions: l.mu is held, or nobody else has l.
+// say makes new claims. Preconditions: l.mu is held, or nobody else has l.
 func (l *link) say() {
 	l.sequence++
-	c := claims{
+	l.said = claims{
 		Member: l.member(), Node: l.node, MAC: net.HardwareAddr(l.mac[:]).String(), Process: l.process, Sequence: l.sequence,
 		Preempts: l.preempts(time.Now()), Eligible: l.eligible, Owned: l.owned,
 	}
-	l.said = c.encode()
 	for _, o := range l.others {
 		o.dirty = true
 	}
@@ -139,8 +155,9 @@ func (l *link) sendTo(m *members, name string, o *other) {
 		}
 		o.dirty = false
 		said := l.said
+		said.Challenge, said.Answer = o.challenge, o.asked
 		l.mu.Unlock()
-		if err := m.send(o.node, said); err != nil {
+		if err := m.send(o.node, said.encode()); err != nil {
 			l.mu.Lock()
 			o.dirty = true
 			l.mu.Unlock()
