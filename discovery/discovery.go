@@ -37,7 +37,9 @@ type Port struct {
 // Service is a Service as the data path needs it: immutable once handed
 // out; a change makes a new value.
 type Service struct {
-	Name            ServiceName
+	Name ServiceName
+	// Labels are those of a Service with LoadBalancerIPs or ExternalIPs, which may be announced by them.
+	Labels          map[string]string
 	Ports           []Port
 	ClusterIPs      []netip.Addr
 	LoadBalancerIPs []netip.Addr // ingress IPs with ipMode absent or VIP

@@ -265,7 +265,7 @@ func (a *Service) sameSpec(b *Service) bool {
 		a.HealthCheckNodePort == b.HealthCheckNodePort && a.LoadBalancerClass == b.LoadBalancerClass &&
 		a.Options.equal(b.Options) && a.Headless == b.Headless && a.ExternalName == b.ExternalName &&
 		a.Families == b.Families && a.Unsupported == b.Unsupported && a.Mirrored == b.Mirrored &&
-		a.Unused == b.Unused && a.Refused == b.Refused &&
+		a.Unused == b.Unused && a.Refused == b.Refused && maps.Equal(a.Labels, b.Labels) &&
 		slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) &&
 		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.Unserved, b.Unserved) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		slices.Equal(a.Errors, b.Errors) && slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.Faults, b.Faults) &&

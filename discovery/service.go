@@ -3,6 +3,7 @@ package discovery
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -48,6 +49,9 @@ func parseService(obj *corev1.Service, good *spec, opts *Options) *spec {
 	p.basics()
 	p.ports()
 	p.addresses()
+	if len(p.out.LoadBalancerIPs)+len(p.out.ExternalIPs) > 0 {
+		p.out.Labels = maps.Clone(obj.Labels)
+	}
 	p.policies()
 	p.terms()
 	p.affinity()

@@ -31,3 +31,29 @@ func TestPolicyOfTheAddresses(t *testing.T) {
 		}
 	}
 }
+
+// A change of labels is one of a Service that may be announced by them, and of no other.
+func TestLabelsOfTheService(t *testing.T) {
+	for _, announced := range []bool{true, false} {
+		version := func(tier string) *corev1.Service {
+			return given(func(s *corev1.Service) {
+				s.Labels["tier"] = tier
+				if announced {
+					s.Spec.Type = corev1.ServiceTypeLoadBalancer
+					s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+				}
+			})
+		}
+		s := NewStore(Options{Supported: ^Feature(0)})
+		feed(s, version("front"))
+		s.Flush()
+		feed(s, version("back"))
+		up := s.Flush()
+		if (up != nil) != announced {
+			t.Errorf("announced %v: %+v", announced, up)
+		}
+		if announced && web(s).Labels["tier"] != "back" || !announced && web(s).Labels != nil {
+			t.Errorf("announced %v: labels %v", announced, web(s).Labels)
+		}
+	}
+}

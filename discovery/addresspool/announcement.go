@@ -25,9 +25,11 @@ type Advertised struct {
 	Prefixes []netip.Prefix
 	// Aggregate4 and Aggregate6 are the lengths of the routes' prefixes, 0 for that of an address.
 	Aggregate4, Aggregate6 int
-	LocalPref              uint32 // 0: the speaker's default
-	Communities            []uint32
-	LargeCommunities       [][3]uint32
+	// Services are those whose addresses these are; without a selector all.
+	Services         []Selector
+	LocalPref        uint32 // 0: the speaker's default
+	Communities      []uint32
+	LargeCommunities [][3]uint32
 }
 
 // Hostname is the label of nodes that a node knows without an API server.
@@ -57,7 +59,7 @@ func (n *Node) selects(selectors []Selector) (bool, error) {
 			return false, err
 		}
 	}
-	return len(selectors) == 0 || anyMatches(selectors, labels), nil
+	return len(selectors) == 0 || AnyMatches(selectors, labels), nil
 }
 
 // Announcement is that of a node. An object that cannot be done as it is leaves a Fault, and is
@@ -149,7 +151,7 @@ func (o *Announcement) advertise(c *Config, a *Advertisement) error {
 			return fmt.Errorf("spec.peers: every route goes to all routers of the node, and BGPPeer %s is not listed", p.Name)
 		}
 	}
-	x := Advertised{Name: a.Name, LocalPref: a.LocalPref}
+	x := Advertised{Name: a.Name, LocalPref: a.LocalPref, Services: a.ServiceSelectors}
 	if a.AggregationLength != nil && *a.AggregationLength < 32 {
 		x.Aggregate4 = *a.AggregationLength
 	}
@@ -199,8 +201,12 @@ func (x *Advertised) checkAggregates() error {
 	return nil
 }
 
-// sameRoutes reports whether two make the same route of an address.
+// sameRoutes reports whether two make the same route of an address. Those that select Services may
+// select others.
 func (x *Advertised) sameRoutes(y *Advertised) bool {
+	if len(x.Services) > 0 && len(y.Services) > 0 {
+		return false
+	}
 	return slices.ContainsFunc(x.Prefixes, func(p netip.Prefix) bool {
 		if p.Addr().Is4() && x.Aggregate4 != y.Aggregate4 || p.Addr().Is6() && x.Aggregate6 != y.Aggregate6 {
 			return false

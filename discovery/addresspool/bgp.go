@@ -31,7 +31,7 @@ func (a *Advertisement) Selects(p *Pool) bool {
 	if len(a.IPAddressPools)+len(a.IPAddressPoolSelector) == 0 {
 		return true
 	}
-	return slices.Contains(a.IPAddressPools, p.Name) || anyMatches(a.IPAddressPoolSelector, p.Labels)
+	return slices.Contains(a.IPAddressPools, p.Name) || AnyMatches(a.IPAddressPoolSelector, p.Labels)
 }
 
 // Peer is MetalLB's BGPPeer.
@@ -145,9 +145,6 @@ func (c *Config) advertisement(h *header) error {
 	if err := h.spec(&a); err != nil {
 		return err
 	}
-	if len(a.ServiceSelectors) > 0 {
-		return errors.New("spec.serviceSelectors: routes are those of all Services of a pool; use a pool for these Services")
-	}
 	for _, l := range []struct {
 		field string
 		value *int
@@ -156,6 +153,12 @@ func (c *Config) advertisement(h *header) error {
 		if l.value != nil && (*l.value < 1 || *l.value > l.most) {
 			return fmt.Errorf("spec.%s: must be between 1 and %d, is %d", l.field, l.most, *l.value)
 		}
+		if len(a.ServiceSelectors) > 0 && l.value != nil && *l.value < l.most {
+			return fmt.Errorf("spec.%s: must be %d with serviceSelectors: a prefix has addresses of other Services", l.field, l.most)
+		}
+	}
+	if err := checkSelectors("spec.serviceSelectors", a.ServiceSelectors); err != nil {
+		return err
 	}
 	if err := checkSelectors("spec.ipAddressPoolSelectors", a.IPAddressPoolSelector); err != nil {
 		return err

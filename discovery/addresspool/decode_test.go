@@ -62,7 +62,10 @@ func TestMetalLBObjectsAreUsedOrRefusedWithTheField(t *testing.T) {
 		{"Community", `"communities":[{"name":"vpn","value":"1234:1"},{"name":"big","value":"large:1:2:4294967295"}]`, ""},
 		{"Community", `"communities":[{"name":"vpn","value":"1234"}]`, "spec.communities[0].value"},
 		{"L2Advertisement", `"interfaces":["eth0"],"nodeSelectors":[{"matchLabels":{"kubernetes.io/hostname":"a"}}]`, ""},
-		{"L2Advertisement", `"serviceSelectors":[{"matchLabels":{"a":"b"}}]`, "spec.serviceSelectors"},
+		{"L2Advertisement", `"serviceSelectors":[{"matchLabels":{"a":"b"}}]`, ""},
+		{"L2Advertisement", `"serviceSelectors":[{"matchExpressions":[{"key":"k","operator":"Like"}]}]`, "spec.serviceSelectors[0].matchExpressions[0].operator"},
+		{"BGPAdvertisement", `"aggregationLength":32,"aggregationLengthV6":128,"serviceSelectors":[{"matchLabels":{"a":"b"}}]`, ""},
+		{"BGPAdvertisement", `"aggregationLength":24,"serviceSelectors":[{"matchLabels":{"a":"b"}}]`, "spec.aggregationLength: must be 32 with serviceSelectors"},
 		{"L2Advertisement", `"interface":"eth0"`, "interface"},
 		{"AddressPool", `"protocol":"layer2"`, "spec.protocol: MetalLB has removed"},
 	} {

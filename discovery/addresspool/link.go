@@ -22,6 +22,8 @@ type Linked struct {
 	Name       string
 	Prefixes   []netip.Prefix
 	Interfaces []string // nil: all that the node announces on
+	// Services are those whose addresses these are; without a selector all.
+	Services []Selector
 }
 
 func (c *Config) linkAdvertisement(h *header) error {
@@ -29,8 +31,8 @@ func (c *Config) linkAdvertisement(h *header) error {
 	if err := h.spec(&a); err != nil {
 		return err
 	}
-	if len(a.ServiceSelectors) > 0 {
-		return errors.New("spec.serviceSelectors: addresses are those of all Services of a pool; use a pool for these Services")
+	if err := checkSelectors("spec.serviceSelectors", a.ServiceSelectors); err != nil {
+		return err
 	}
 	if err := checkSelectors("spec.ipAddressPoolSelectors", a.IPAddressPoolSelector); err != nil {
 		return err
@@ -47,7 +49,7 @@ func (o *Announcement) link(c *Config, a *LinkAdvertisement) error {
 	if !o.node.Links {
 		return errors.New("kind: this node announces nothing by ARP and NDP: announce.l2.interfaces is empty")
 	}
-	x := Linked{Name: a.Name, Interfaces: slices.Clone(a.Interfaces)}
+	x := Linked{Name: a.Name, Interfaces: slices.Clone(a.Interfaces), Services: a.ServiceSelectors}
 	pools := Advertisement{IPAddressPools: a.IPAddressPools, IPAddressPoolSelector: a.IPAddressPoolSelector}
 	for i := range c.Pools {
 		if !pools.Selects(&c.Pools[i]) {

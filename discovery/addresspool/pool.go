@@ -127,7 +127,8 @@ func (s *Selector) Matches(labels map[string]string) bool {
 	return true
 }
 
-func anyMatches(selectors []Selector, labels map[string]string) bool {
+// AnyMatches reports whether labels satisfy a selector of several.
+func AnyMatches(selectors []Selector, labels map[string]string) bool {
 	return slices.ContainsFunc(selectors, func(s Selector) bool { return s.Matches(labels) })
 }
 
@@ -138,10 +139,10 @@ func (p *Pool) admits(s *Service) bool {
 		return true
 	}
 	if len(a.Namespaces)+len(a.NamespaceSelectors) > 0 &&
-		!slices.Contains(a.Namespaces, s.Namespace) && !anyMatches(a.NamespaceSelectors, s.NamespaceLabels) {
+		!slices.Contains(a.Namespaces, s.Namespace) && !AnyMatches(a.NamespaceSelectors, s.NamespaceLabels) {
 		return false
 	}
-	return len(a.ServiceSelectors) == 0 || anyMatches(a.ServiceSelectors, s.Labels)
+	return len(a.ServiceSelectors) == 0 || AnyMatches(a.ServiceSelectors, s.Labels)
 }
 
 // offers reports whether the pool gives the address to Services.

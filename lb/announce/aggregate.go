@@ -4,6 +4,7 @@ import "net/netip"
 
 // Aggregates are the prefixes with other addresses that routers are told in place of an address.
 // A node announces a prefix while it serves any address in it, and gets the packets to all of them.
+// No advertisement of selected Services has such prefixes.
 func (s *Settings) Aggregates(a netip.Addr) (out []netip.Prefix) {
 	for _, x := range s.all() {
 		if p := x.prefix(a); x.allows(a) && !p.IsSingleIP() {

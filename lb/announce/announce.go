@@ -17,7 +17,7 @@ type Reason uint8
 // Reasons, in their order. Those that time alone does not end come first.
 const (
 	Announced     Reason = iota // none: it is announced
-	NotAllowed                  // outside of Settings.Allow
+	NotAllowed                  // of no advertisement
 	Stopping                    // the process ends
 	Draining                    // the operator drains the node
 	NotSynced                   // the first full view of Services is not there
@@ -55,6 +55,8 @@ type Frontend struct {
 	Service string
 	// Namespace is that of the Service: its authors are others than those of other namespaces.
 	Namespace string
+	// Labels are those of the Service.
+	Labels map[string]string
 	// Created is when the Service was made, in Unix seconds, 0 for unknown.
 	Created int64
 	// Changed is true if the Service has another policy than that for which it was given the
@@ -98,7 +100,11 @@ type Settings struct {
 
 // Advertisement is how the addresses of prefixes are announced. The fields are as in Settings.
 type Advertisement struct {
-	Allow                  []netip.Prefix
+	Allow []netip.Prefix
+	// Selects reports whether an advertisement is for a Service with these labels, nil: for all. An
+	// address is announced by it if it is for all Services of the owner's namespace that have it: no
+	// other namespace can have it withdrawn.
+	Selects                func(labels map[string]string) bool
 	Aggregate4, Aggregate6 int
 	Attributes             Attributes
 	// Link is true for addresses that are announced on links alone, and not to routers.

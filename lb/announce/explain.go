@@ -25,16 +25,16 @@ func (c *Condition) String() string { return conditions[c.Reason] }
 // not met is the Reason of Decide. It remembers nothing; n and frontends are those of the last
 // Decide.
 func (r *Rule) Explain(a netip.Addr, n *Node, frontends []Frontend, now time.Time) []Condition {
-	allowed := Condition{Reason: NotAllowed, Met: r.allows(a)}
+	claims := claimsOf(frontends)
+	allowed := Condition{Reason: NotAllowed, Met: len(r.selecting(nil, a, claims.own)) > 0}
 	if !allowed.Met {
-		allowed.Detail = notAllowed
+		allowed.Detail = r.unselected(a)
 	}
 	out := append([]Condition{allowed}, n.conditions()...)
 	h := r.addresses[a]
 	if h == nil {
 		h = &history{}
 	}
-	claims := claimsOf(frontends)
 	missing := claims.unprogrammed()
 	if len(frontends) == 0 {
 		missing = "no frontend has this address"

@@ -1,19 +1,19 @@
 package announce
 
-import (
-	"net/netip"
-	"slices"
-)
+import "net/netip"
 
 // OnLink reports whether an address is announced on links, and on which interfaces; nil: on all. An
-// address that only routers are told of is not.
-func (s *Settings) OnLink(a netip.Addr) (interfaces []string, ok bool) {
-	if slices.ContainsFunc(s.Allow, func(p netip.Prefix) bool { return p.Contains(a) }) {
-		return nil, true
+// address that only routers are told of is not. It is for the frontends of the last Decide.
+func (r *Rule) OnLink(a netip.Addr) (interfaces []string, ok bool) {
+	h := r.addresses[a]
+	if h == nil {
+		return nil, false
 	}
-	for _, x := range s.Advertisements {
-		switch {
-		case !x.Link || !x.allows(a):
+	for _, i := range h.by {
+		switch x := &r.all[i]; {
+		case i == 0: // of Settings.Allow
+			return nil, true
+		case !x.Link:
 		case len(x.Interfaces) == 0:
 			return nil, true
 		default:
@@ -22,6 +22,3 @@ func (s *Settings) OnLink(a netip.Addr) (interfaces []string, ok bool) {
 	}
 	return interfaces, ok
 }
-
-// OnLink is that of the settings.
-func (r *Rule) OnLink(a netip.Addr) (interfaces []string, ok bool) { return r.settings.OnLink(a) }

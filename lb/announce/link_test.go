@@ -20,7 +20,11 @@ func TestLinkAdvertisements(t *testing.T) {
 	}
 	var r Rule
 	r.SetSettings(s)
-	var list []Decision
+	var addresses []netip.Addr
+	for _, text := range []string{"192.0.2.1", "192.0.2.65", "192.0.2.129", "192.0.2.193", "198.51.100.1"} {
+		addresses = append(addresses, netip.MustParseAddr(text))
+	}
+	out := r.Decide(&Node{}, served(addresses...), begin)
 	for _, c := range []struct {
 		address    string
 		on         bool
@@ -32,9 +36,8 @@ func TestLinkAdvertisements(t *testing.T) {
 		if interfaces, on := r.OnLink(a); on != c.on || !slices.Equal(interfaces, c.interfaces) {
 			t.Errorf("%s: %v %v", a, interfaces, on)
 		}
-		list = append(list, Decision{Address: a})
 	}
-	if got := r.routes(list); len(got) != 2 || got[0].Prefix.String() != "192.0.2.1/32" || got[1].Prefix.String() != "192.0.2.65/32" {
+	if got := out.Routes; len(got) != 2 || got[0].Prefix.String() != "192.0.2.1/32" || got[1].Prefix.String() != "192.0.2.65/32" {
 		t.Errorf("routes %v", got)
 	}
 }

@@ -14,7 +14,8 @@ const (
 	flapsAllowed = 3
 	maxSettle    = time.Minute
 
-	notAllowed = "no prefix of announce.prefixes has it"
+	notAllowed  = "no prefix of announce.prefixes has it"
+	notSelected = "no advertisement selects it"
 )
 
 // Rule decides. The zero value has no settings and announces nothing.
@@ -29,6 +30,7 @@ type Rule struct {
 // history is what the rule remembers of an address.
 type history struct {
 	announced bool
+	by        []int       // advertisements that select it, by their place in Rule.all
 	since     time.Time   // of the present answer
 	reason    Reason      // the present answer
 	well      time.Time   // since when nothing but time is missing; zero: it is
@@ -58,6 +60,9 @@ type Outcome struct {
 func (r *Rule) SetSettings(s Settings) {
 	r.settings = s
 	r.all = s.all()
+	for _, h := range r.addresses {
+		h.by = nil // until the next Decide
+	}
 }
 
 // MaxAddresses is that of the settings.
@@ -93,13 +98,16 @@ func (r *Rule) Decide(n *Node, frontends map[netip.Addr][]Frontend, now time.Tim
 		if len(frontends[a]) == 0 {
 			continue
 		}
-		h := r.addresses[a]
+		h, c := r.addresses[a], claimsOf(frontends[a])
 		if h == nil {
-			h = &history{announced: r.wasAnnounced(a)}
+			h = &history{by: r.selecting(nil, a, c.own)}
+			h.announced = r.wasAnnounced(a, h)
 			r.addresses[a] = h
+		} else {
+			h.by = r.selecting(h.by[:0], a, c.own)
 		}
 		d := Decision{Address: a}
-		d.Reason, d.Detail = r.decide(a, h, n, frontends[a], now, &out.Next)
+		d.Reason, d.Detail = r.decide(a, h, n, &c, now, &out.Next)
 		out.Decisions = append(out.Decisions, d)
 	}
 	r.limit(out.Decisions, &out.Next)
@@ -117,11 +125,15 @@ func (r *Rule) Decide(n *Node, frontends map[netip.Addr][]Frontend, now time.Tim
 }
 
 // decide answers for an address, apart from the limit.
-func (r *Rule) decide(a netip.Addr, h *history, n *Node, list []Frontend, now time.Time, next *time.Time) (Reason, string) {
+func (r *Rule) decide(a netip.Addr, h *history, n *Node, c *claims, now time.Time, next *time.Time) (Reason, string) {
 	h.forget(now)
-	if !r.allows(a) {
+	if len(h.by) == 0 {
+		why := r.unselected(a)
+		if why == notSelected { // labels may change at any rate
+			h.withdraw(now)
+		}
 		h.well, h.empty = time.Time{}, time.Time{}
-		return NotAllowed, notAllowed
+		return NotAllowed, why
 	}
 	if reason, detail := n.reason(); reason != Announced {
 		if reason == Unhealthy {
@@ -130,7 +142,6 @@ func (r *Rule) decide(a netip.Addr, h *history, n *Node, list []Frontend, now ti
 		h.well, h.empty = time.Time{}, time.Time{}
 		return reason, detail
 	}
-	c := claimsOf(list)
 	h.owner = c.owner
 	reason, detail, anywhere := c.state()
 	if anywhere {
@@ -194,18 +205,6 @@ func (r *Rule) untilText(h *history) string {
 		text += fmt.Sprintf(", withdrawn %d times in %d minutes", len(h.falls), int(flapWindow.Minutes()))
 	}
 	return text
-}
-
-func (r *Rule) allows(a netip.Addr) bool {
-	return slices.ContainsFunc(r.all, func(x Advertisement) bool { return x.allows(a) })
-}
-
-func (r *Rule) wasAnnounced(a netip.Addr) bool {
-	return slices.ContainsFunc(r.all, func(x Advertisement) bool { return x.allows(a) && r.adopted[x.prefix(a)] })
-}
-
-func (x *Advertisement) allows(a netip.Addr) bool {
-	return slices.ContainsFunc(x.Allow, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // limit refuses addresses beyond the limits: those first that were given to no Service, then those
@@ -276,12 +275,12 @@ func (r *Rule) keepsPlace(d *Decision, free *time.Time) bool {
 // routes are those of the announced addresses.
 func (r *Rule) routes(list []Decision) []Route {
 	routes := map[netip.Prefix]Attributes{}
-	for _, x := range r.all {
+	for n, x := range r.all {
 		for i := range list {
 			if x.Link {
 				break
 			}
-			if list[i].Reason == Announced && x.allows(list[i].Address) {
+			if list[i].Reason == Announced && slices.Contains(r.addresses[list[i].Address].by, n) {
 				p := x.prefix(list[i].Address)
 				routes[p] = routes[p].and(&x.Attributes)
 			}

@@ -116,8 +116,9 @@ type Service struct {
 	// given to somebody.
 	Created int64
 	// PolicyChanged is true if the Service has another policy than that for which it was given
-	// its addresses, for the announcement alone.
+	// its addresses. It is for the announcement alone, as Labels are.
 	PolicyChanged bool
+	Labels        map[string]string
 	Frontends     []Frontend
 	Pools         []Pool
 	Policy        *Policy // nil: none

@@ -30,6 +30,7 @@ func frontendsOf(s *table.Service) (out []announcedFrontend) {
 		p := &s.Pools[f.Pool]
 		x := announcedFrontend{address: f.AddrPort.Addr().Unmap(), at: f.AddrPort, proto: f.Proto, key: table.MakeKey(f.AddrPort, f.Proto)}
 		x.Service, x.Namespace, x.Created, x.Changed = s.Name, namespace, s.Created, s.PolicyChanged
+		x.Labels = s.Labels
 		x.External, x.Endpoints = f.Kind == table.ExternalIP, len(p.Endpoints)
 		// With Local policy, endpoints that terminate serve only those who have not heard yet of
 		// a ready endpoint elsewhere: routers are told at once. Without one anywhere they are the

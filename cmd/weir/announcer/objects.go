@@ -227,7 +227,7 @@ func (o *objects) settings(c *config.Announce) announce.Settings {
 	for i := range o.Routes {
 		r := &o.Routes[i]
 		x := announce.Advertisement{
-			Allow: r.Prefixes, Aggregate4: r.Aggregate4, Aggregate6: r.Aggregate6,
+			Allow: r.Prefixes, Aggregate4: r.Aggregate4, Aggregate6: r.Aggregate6, Selects: selects(r.Services),
 			Attributes: announce.Attributes{Communities: r.Communities, LargeCommunities: r.LargeCommunities},
 		}
 		if r.LocalPref > 0 {
@@ -237,7 +237,15 @@ func (o *objects) settings(c *config.Announce) announce.Settings {
 	}
 	for i := range o.Links {
 		l := &o.Links[i]
-		s.Advertisements = append(s.Advertisements, announce.Advertisement{Allow: l.Prefixes, Link: true, Interfaces: l.Interfaces})
+		s.Advertisements = append(s.Advertisements, announce.Advertisement{Allow: l.Prefixes, Selects: selects(l.Services), Link: true, Interfaces: l.Interfaces})
 	}
 	return s
+}
+
+// selects is the function of label selectors, nil for none.
+func selects(list []addresspool.Selector) func(map[string]string) bool {
+	if len(list) == 0 {
+		return nil
+	}
+	return func(labels map[string]string) bool { return addresspool.AnyMatches(list, labels) }
 }

@@ -68,8 +68,11 @@ var examples = []example{
 	{name: "pool to some routers", files: []string{"bgp_06"}, faults: []string{
 		"BGPAdvertisement metallb-system/example: spec.ipAddressPools[0]: there is no pool PoolA", "BGPAdvertisement metallb-system/example: spec.ipAddressPools: ",
 	}},
-	{name: "some Services", files: []string{"bgp_01", "bgp_07", "bgp_08"}, pools: 1, faults: []string{
-		"BGPAdvertisement metallb-system/production-services: spec.serviceSelectors: ", "BGPAdvertisement metallb-system/staging-services: spec.serviceSelectors: ",
+	{name: "some Services", files: []string{"bgp_01", "bgp_07", "bgp_08"}, pools: 1, routes: []string{
+		leased + plain + " pref 200 of [{map[environment:production] []}]", leased + plain + " pref 100 of [{map[environment:staging] []}]",
+	}},
+	{name: "some Services by layer 2", files: []string{"bgp_01", "l2_09", "l2_10"}, pools: 1, routes: []string{
+		"link [" + leased + "] [eth1] of [{map[tier:backend] []}]", "link [" + leased + "] [eth0] of [{map[tier:frontend] []}]",
 	}},
 	{name: "source address", files: []string{"bgp_09"}, peers: []string{iBGP + " port 179 from 172.30.0.2"}},
 	{name: "source address: another node", files: []string{"bgp_09"}, node: "node-2"},
@@ -84,9 +87,7 @@ var examples = []example{
 		"BGPAdvertisement metallb-system/external: spec.ipAddressPools[0]: ", "BGPAdvertisement metallb-system/external: spec.ipAddressPools[1]: ",
 		"BGPAdvertisement metallb-system/external: spec.ipAddressPools[2]: ", "BGPAdvertisement metallb-system/external: spec.ipAddressPools: ",
 	}},
-	{name: "advanced layer 2", files: []string{"l2_01", "l2_02", "l2_03", "l2_04", "l2_05", "l2_06", "l2_07", "l2_08", "l2_09", "l2_10"}, faults: []string{
-		"L2Advertisement metallb-system/backend-services: spec.serviceSelectors: ",
-		"L2Advertisement metallb-system/frontend-services: spec.serviceSelectors: ",
+	{name: "advanced layer 2", files: []string{"l2_01", "l2_02", "l2_03", "l2_04", "l2_05", "l2_06", "l2_07", "l2_08"}, faults: []string{
 		"L2Advertisement metallb-system/prefer-edge: spec.preferredNodeSelectors: ",
 		"L2Advertisement metallb-system/tiered-zones: spec.preferredNodeSelectors: ",
 		"L2Advertisement metallb-system/zone-boost: spec.preferredNodeSelectors: ",
@@ -98,8 +99,6 @@ var examples = []example{
 		"L2Advertisement metallb-system/example: spec.ipAddressPools: no pool",
 		"L2Advertisement metallb-system/example-advertisement9: spec.ipAddressPools: no pool",
 	}, listed: &outcome{faults: []string{
-		"L2Advertisement metallb-system/backend-services: spec.serviceSelectors: ",
-		"L2Advertisement metallb-system/frontend-services: spec.serviceSelectors: ",
 		"L2Advertisement metallb-system/prefer-edge: spec.preferredNodeSelectors: ",
 		"L2Advertisement metallb-system/tiered-zones: spec.preferredNodeSelectors: ",
 		"L2Advertisement metallb-system/zone-boost: spec.preferredNodeSelectors: ",
@@ -221,7 +220,7 @@ func outcomeOf(objects []addresspool.Object, n addresspool.Node) (o outcome, poo
 		o.routes = append(o.routes, routeText(&r))
 	}
 	for _, l := range a.Links {
-		o.routes = append(o.routes, strings.TrimSpace(fmt.Sprintf("link %v %v", l.Prefixes, l.Interfaces)))
+		o.routes = append(o.routes, fmt.Sprintf("link %v %v", l.Prefixes, l.Interfaces)+servicesText(l.Services))
 	}
 	for _, f := range append(c.Faults, a.Faults...) {
 		text := f.Error()
@@ -279,5 +278,12 @@ func routeText(r *addresspool.Advertised) string {
 	if len(r.LargeCommunities) > 0 {
 		fmt.Fprintf(&b, " %v", r.LargeCommunities)
 	}
-	return b.String()
+	return b.String() + servicesText(r.Services)
+}
+
+func servicesText(list []addresspool.Selector) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" of %v", list)
 }

@@ -56,6 +56,7 @@ func (t *Translator) translateTo(svc *discovery.Service, claims *[]Claim) (table
 		Created: svc.Created,
 		// For the announcement.
 		PolicyChanged: svc.PolicyChanged,
+		Labels:        svc.Labels,
 		Frontends:     slices.Clip(w.frontends[s.frontends:]),
 		Pools:         slices.Clip(w.pools[s.pools:]),
 		Policy:        policy(svc),

@@ -32,6 +32,9 @@ var kinds = []kind{
 		name: "BGPAdvertisement", plural: "bgpadvertisements", spec: addresspool.Advertisement{},
 		text:    "BGPAdvertisement says how addresses of pools are announced to routers. The fields are those of MetalLB's BGPAdvertisement.",
 		columns: [][2]string{{"Pools", "ipAddressPools"}, {"Local pref", "localPref"}},
+		rules: []rule{
+			{"!has(self.serviceSelectors) || self.serviceSelectors.size() == 0 || (!has(self.aggregationLength) || self.aggregationLength == 32) && (!has(self.aggregationLengthV6) || self.aggregationLengthV6 == 128)", "aggregationLength: must be that of an address with serviceSelectors: a prefix has addresses of other Services"},
+		},
 		fields: map[string]field{
 			"aggregationLength":      bounds("The length of announced IPv4 prefixes; absent: 32, the address alone.", 1, 32),
 			"aggregationLengthV6":    bounds("The length of announced IPv6 prefixes; absent: 128, the address alone.", 1, 128),
@@ -41,7 +44,7 @@ var kinds = []kind{
 			"ipAddressPoolSelectors": {text: "Labels of pools."},
 			"nodeSelectors":          {text: "Labels of the nodes that announce; absent: all."},
 			"peers":                  {text: "Names of BGPPeers. It must list all routers of a node: every route goes to all."},
-			"serviceSelectors":       refused("array", "routes are those of all Services of a pool; use a pool for these Services"),
+			"serviceSelectors":       {text: "Labels of the Services whose addresses are announced; absent: all."},
 		},
 	},
 	{

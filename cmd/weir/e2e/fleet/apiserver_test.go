@@ -15,6 +15,8 @@ import (
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/discovery/kube"
@@ -36,6 +38,7 @@ type clustered struct {
 	*bed
 	cluster *kubetest.Cluster
 	apply   *kubetest.Applier
+	site    *kubetest.Site
 	file    string // the configuration
 }
 
@@ -47,11 +50,11 @@ func newClustered(t *testing.T, announce string) *clustered {
 	c.serve()
 	c.apply = c.cluster.Applier(t)
 	c.apply.MetalLB()
-	site := kubetest.NewSite(t, c.cluster.Client(t))
-	kubeconfig, _ := site.Account(c.cluster, "weir", accountRules(announce))
+	c.site = kubetest.NewSite(t, c.cluster.Client(t))
+	kubeconfig, _ := c.site.Account(c.cluster, "weir", accountRules(announce))
 	c.forward(t)
 	c.apply.All(`{apiVersion: v1, kind: Node, metadata: {name: node1, labels: {rack: "7"}}}`)
-	c.web(t, site)
+	c.web(t)
 	dir := filepath.Join(c.Dir(), "weir1")
 	must(t, os.MkdirAll(dir, 0o755))
 	c.file = filepath.Join(dir, "config.yaml")
@@ -114,7 +117,7 @@ func (c *clustered) forward(t *testing.T) {
 }
 
 // web makes a Service with both addresses.
-func (c *clustered) web(t *testing.T, site *kubetest.Site) {
+func (c *clustered) web(t *testing.T) {
 	t.Helper()
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Service
@@ -124,7 +127,7 @@ spec:
   allocateLoadBalancerNodePorts: false
   ipFamilyPolicy: RequireDualStack
   ports: [{name: web, port: %[2]d}]
-`, site.Namespace, port)
+`, c.site.Namespace, port)
 	for family, a := range map[string]netip.Addr{"IPv4": netlab.Host4(netlab.FleetNet, netlab.FleetServer), "IPv6": netlab.Host6(netlab.FleetNet, netlab.FleetServer)} {
 		text += fmt.Sprintf(`---
 apiVersion: discovery.k8s.io/v1
@@ -133,14 +136,14 @@ metadata: {namespace: %s, name: web-%s, labels: {kubernetes.io/service-name: web
 addressType: %s
 ports: [{name: web, port: %d, protocol: TCP}]
 endpoints: [{addresses: ["%s"], conditions: {ready: true}}]
-`, site.Namespace, strings.ToLower(family), family, port, a)
+`, c.site.Namespace, strings.ToLower(family), family, port, a)
 	}
 	c.apply.All(text)
 	c.apply.Status(c.apply.Objects(fmt.Sprintf(`apiVersion: v1
 kind: Service
 metadata: {namespace: %s, name: web}
 status: {loadBalancer: {ingress: [{ip: %s, ipMode: VIP}, {ip: "%s", ipMode: VIP}]}}
-`, site.Namespace, vip4, vip6))[0])
+`, c.site.Namespace, vip4, vip6))[0])
 }
 
 // run starts Weir.
@@ -261,6 +264,17 @@ func TestKubeWireObjectsOfTheAPIServerAreAnnounced(t *testing.T) {
 		return s.Announce.Objects.Refused == "" && len(s.Announce.Objects.Faults) == 0
 	})
 	c.until(0)
+
+	// An advertisement of some Services follows their labels.
+	c.apply.All(strings.Replace(poolsAndRoutes, "[public]}", `[public], serviceSelectors: [{matchExpressions: [{key: tier, operator: In, values: [front]}]}]}`, 1))
+	c.until()
+	c.untilStatus("no advertisement selects it", func(s *api.Status) bool {
+		return s.Announce.Addresses[0].Reason == "not-allowed" && s.Announce.Addresses[0].Detail == "no advertisement selects it"
+	})
+	_, err := c.cluster.Client(t).CoreV1().Services(c.site.Namespace).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"metadata":{"labels":{"tier":"front"}}}`), metav1.PatchOptions{})
+	must(t, err)
+	c.until(0)
+	_ = c.connect(vip4).Close()
 
 	c.cluster.Stop()
 	s = c.untilStatus("without the API server", func(s *api.Status) bool {

@@ -224,7 +224,7 @@ func (b *bed) manifest() string {
 	}
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Service
-metadata: {namespace: test, name: web}
+metadata: {namespace: test, name: web, labels: {app: web}}
 spec:
   type: LoadBalancer
   externalTrafficPolicy: %s

@@ -1,0 +1,52 @@
+package announce
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// selecting adds the advertisements that select an address to by. own are the frontends of its owner's
+// namespace.
+func (r *Rule) selecting(by []int, a netip.Addr, own []Frontend) []int {
+	for i := range r.all {
+		if r.all[i].selects(a, own) {
+			by = append(by, i)
+		}
+	}
+	return by
+}
+
+func (x *Advertisement) selects(a netip.Addr, own []Frontend) bool {
+	if !x.allows(a) {
+		return false
+	}
+	if x.Selects == nil {
+		return true
+	}
+	for i := range own {
+		if i > 0 && own[i].Service == own[i-1].Service {
+			continue // another port of it
+		}
+		if !x.Selects(own[i].Labels) {
+			return false
+		}
+	}
+	return true
+}
+
+// allows reports whether the prefixes have an address, whatever Services do.
+func (x *Advertisement) allows(a netip.Addr) bool {
+	return slices.ContainsFunc(x.Allow, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// unselected says why no advertisement selects an address.
+func (r *Rule) unselected(a netip.Addr) string {
+	if slices.ContainsFunc(r.all, func(x Advertisement) bool { return x.allows(a) }) {
+		return notSelected
+	}
+	return notAllowed
+}
+
+func (r *Rule) wasAnnounced(a netip.Addr, h *history) bool {
+	return slices.ContainsFunc(h.by, func(i int) bool { return r.adopted[r.all[i].prefix(a)] })
+}
