@@ -224,28 +224,28 @@ func repeatsNothingUnawaited(t *testing.T, r *flowRig) {
 	}
 }
 
-// A process gets the packets whose checksum may be partial: the XDP program takes one in 65,536 of
-// these for whole.
-func leavesDoubtToTheProcess(t *testing.T, r *flowRig) {
+// The XDP program leaves a partial checksum to the process, and a whole one that looks like it to
+// nobody: a process that dies would take the packet with it.
+func tellsWholeFromPartial(t *testing.T, r *flowRig) {
 	_, packet := r.steadyFlow()
-	s := segment{frame: packet, l4: 34}
-	s.makeAlike(&flowCase{flowKind: flowKind{proto: unix.IPPROTO_UDP}})
-	must(t, r.p.Hold(time.Hour)) // as a process leaves it that dies now
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	must(t, unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_RX_RING, 64)) // Linux 7.3 wants it
 	must(t, r.p.SetSocket(0, 0, fd))
-	for _, lives := range []bool{true, false} {
-		if !lives {
-			must(t, unix.Close(fd))
+	c := &flowCase{flowKind: flowKind{proto: unix.IPPROTO_UDP}}
+	for _, whole := range []bool{true, false} {
+		s := segment{frame: slices.Clone(packet), l4: 34}
+		if s.makePartial(c); whole {
+			s.makeAlike(c)
 		}
 		for i := range r.hooks {
 			h := &r.hooks[i]
-			if _, forwarded := r.run(t, h, s.frame, 0); forwarded != (h.tcx || !lives) {
-				t.Errorf("%s: a process lives: %v: forwarded %v", h.name, lives, forwarded)
+			if _, forwarded := r.run(t, h, s.frame, 0); forwarded != (h.tcx || whole) {
+				t.Errorf("%s: whole %v: forwarded %v", h.name, whole, forwarded)
 			}
 		}
 	}
+	must(t, unix.Close(fd))
 	must(t, r.p.ClearSocket(0, 0))
 }
 

@@ -30,7 +30,7 @@ func TestKernelRepeats(t *testing.T) {
 		{"nothing while the flow table is off", repeatsNothingWhileOff},
 		{"suspended, until the process has died", endsSuspension},
 		{"nothing when no process is awaited", repeatsNothingUnawaited},
-		{"none whose checksum may be partial, while the process lives", leavesDoubtToTheProcess},
+		{"whole checksums that look partial, but no partial one", tellsWholeFromPartial},
 		{"all other packets as the steering program", steersOthers},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.test(t, r.within(t)) })

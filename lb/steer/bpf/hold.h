@@ -32,13 +32,6 @@ struct {
 	__type(value, __u64);
 } held_queues SEC(".maps");
 
-/* has_socket: a process takes packets of the queue. A socket leaves the map as its process dies. */
-static __always_inline int has_socket(__u32 slot, __u32 queue)
-{
-	__u32 key = slot * QUEUES_PER_SLOT + queue;
-	return queue < QUEUES_PER_SLOT && bpf_map_lookup_elem(&sockets, &key) != 0;
-}
-
 /* is_held: there was a socket for the queue, and may soon be one again. */
 static __always_inline int is_held(__u32 slot, __u32 queue)
 {

@@ -43,14 +43,14 @@ static __always_inline struct interface unpack(__u64 first, __u32 flags)
 /*
  * is_whole tells a whole checksum that is the pseudo header's sum by chance, as that of one
  * packet in 65,536 is, from a partial one: n bytes from offset at on, with it, sum up to 0xffff.
- * Without a process such a packet would be lost, as often as it is sent again. Of packets with a
- * partial checksum one in 65,536 passes for whole, and is lost: so a process has them all.
+ * A process that dies would take such a packet with it, and without a process it would be lost as
+ * often as it is sent again. A partial checksum that passes is also the right whole one, by the same sum.
  */
 __attribute__((noinline)) int is_whole(struct xdp_md *ctx, __u32 at, __u32 n, __u32 pseudo)
 {
 	void *p = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u64 sum = pseudo;
-	if (at > ETHERNET + sizeof(struct vlan_tag) + sizeof(struct ipv6))
+	if (at > ETHERNET + sizeof(struct vlan_tag) + sizeof(struct ipv6) || n >= 4 * (MOST_WORDS + 1))
 		return 0;
 	p += at;
 #pragma clang loop unroll(disable)
@@ -94,7 +94,7 @@ static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, _
 	__sum16 *sum = frame.at + at + checksum_at(protocol);
 	if (frame.at + at + sizeof(struct udp) > frame.end || (void *)(sum + 1) > frame.end)
 		return XDP_PASS;
-	if (s.partial && (has_socket(slot, ctx->rx_queue_index) || !is_whole(ctx, at, s.length - ip_header(family), *sum)))
+	if (s.partial && !is_whole(ctx, at, s.length - ip_header(family), *sum))
 		return XDP_PASS;
 	if (!find(&s, &r))
 		return XDP_PASS;
