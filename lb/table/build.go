@@ -10,26 +10,31 @@ import (
 	"github.com/weirlb/weir/conntrack"
 )
 
-// scratch is memory that builds use again and again.
-type scratch struct {
+// builder makes Services as they are published, from those that the control plane describes. It
+// gives numbers to Services and endpoints that have none.
+type builder struct {
+	services  *serviceIDs
+	endpoints *endpointIDs
+
+	// Memory that builds use again and again.
 	members    []Endpoint
 	population population
 	numbers    []uint32
 }
 
-// buildService makes the Service anew from spec, with everything of old (nil: none) that
+// build makes the Service anew from spec, with everything of old (nil: none) that
 // is the same. It decides nothing about the holders of frontends.
-func (t *Table) buildService(spec *Service, old *service) (*service, error) {
-	pools := t.newPoolBuilder(spec, old)
+func (b *builder) build(spec *Service, old *service) (*service, error) {
+	pools := newPoolBuilder(b, spec, old)
 	s := &service{name: spec.Name, created: spec.Created, frontends: make([]*FrontendEntry, 0, len(spec.Frontends))}
 	if old != nil {
 		s.id = old.id
 	} else {
-		s.id = t.serviceIDs.allocate()
+		s.id = b.services.allocate()
 	}
 	s.policy = buildPolicy(spec.Policy, old)
 	for i := range spec.Frontends {
-		f, err := t.buildFrontend(spec, i, s, pools)
+		f, err := buildFrontend(spec, i, s, pools)
 		if err != nil {
 			return nil, fmt.Errorf("frontend %d: %w", i, err)
 		}
@@ -41,13 +46,13 @@ func (t *Table) buildService(spec *Service, old *service) (*service, error) {
 	}
 	s.pools = pools.all
 	var err error
-	if s.endpointIDs, err = t.listEndpointIDs(spec, s, old); err != nil {
+	if s.endpointIDs, err = b.listEndpointIDs(spec, s, old); err != nil {
 		return nil, err
 	}
-	return s, t.setQUICEndpoints(spec, s, old)
+	return s, b.setQUICEndpoints(spec, s, old)
 }
 
-func (t *Table) buildFrontend(spec *Service, i int, s *service, pools *poolBuilder) (*FrontendEntry, error) {
+func buildFrontend(spec *Service, i int, s *service, pools *poolBuilder) (*FrontendEntry, error) {
 	in := &spec.Frontends[i]
 	ap, err := checkAddrPort(in.AddrPort)
 	if err != nil {
@@ -76,14 +81,15 @@ func (t *Table) buildFrontend(spec *Service, i int, s *service, pools *poolBuild
 	}, nil
 }
 
-func (t *Table) entries(members []Endpoint, owner uint64, proto uint8) ([]EndpointEntry, error) {
+// entries are the members as entries of a pool of a Service port, with their numbers.
+func (b *builder) entries(members []Endpoint, owner uint64, proto uint8) ([]EndpointEntry, error) {
 	if len(members) == 0 {
 		return nil, nil
 	}
 	out := make([]EndpointEntry, len(members))
 	for i := range members {
 		m := &members[i]
-		n, err := t.endpoints.assign(makeEndpointKey(owner, m.AddrPort, proto))
+		n, err := b.endpoints.assign(makeEndpointKey(owner, m.AddrPort, proto))
 		if err != nil {
 			return nil, fmt.Errorf("endpoint %v: %w", m.AddrPort, err)
 		}
@@ -108,8 +114,8 @@ func addrBytes(a netip.Addr) (b [16]byte) {
 
 // listEndpointIDs are the numbers of all endpoints that the Service names, each once,
 // ascending.
-func (t *Table) listEndpointIDs(spec *Service, s, old *service) ([]uint32, error) {
-	numbers := t.scratch.numbers[:0]
+func (b *builder) listEndpointIDs(spec *Service, s, old *service) ([]uint32, error) {
+	numbers := b.numbers[:0]
 	for _, p := range s.pools {
 		for i := range p.endpoints {
 			numbers = append(numbers, p.endpoints[i].ID)
@@ -122,7 +128,7 @@ func (t *Table) listEndpointIDs(spec *Service, s, old *service) ([]uint32, error
 			return nil, fmt.Errorf("listed endpoint %d: %w", i, err)
 		}
 		for owner := range s.listingPorts(l) {
-			n, err := t.endpoints.assign(makeEndpointKey(owner, ap, l.Proto))
+			n, err := b.endpoints.assign(makeEndpointKey(owner, ap, l.Proto))
 			if err != nil {
 				return nil, fmt.Errorf("listed endpoint %v: %w", ap, err)
 			}
@@ -130,7 +136,7 @@ func (t *Table) listEndpointIDs(spec *Service, s, old *service) ([]uint32, error
 		}
 	}
 	slices.Sort(numbers)
-	t.scratch.numbers = numbers
+	b.numbers = numbers
 	numbers = slices.Compact(numbers)
 	if old != nil && slices.Equal(numbers, old.endpointIDs) {
 		return old.endpointIDs, nil

@@ -47,7 +47,7 @@ func (t *Table) newEdit(base *Snapshot, put []Service, del []string) (*edit, err
 // build makes the Service anew, or notes why it stays as it was.
 func (e *edit) build(spec *Service) {
 	old := e.t.services[spec.Name]
-	s, err := e.t.buildService(spec, old)
+	s, err := e.t.builder.build(spec, old)
 	switch {
 	case err != nil:
 		e.errors = append(e.errors, &ServiceError{Service: spec.Name, Kept: true, Err: err})

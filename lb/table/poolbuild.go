@@ -13,7 +13,7 @@ import (
 // poolBuilder makes the pools of a Service. Its work for a pool does not depend on the number of
 // pools: a Service may have thousands of ports.
 type poolBuilder struct {
-	t    *Table
+	from *builder
 	spec *Service
 	old  *service // as published; nil: none
 	// all are the pools made so far, each once; made has them by what they were made for.
@@ -34,13 +34,13 @@ type poolRef struct {
 	owner uint64
 }
 
-func (t *Table) newPoolBuilder(spec *Service, old *service) *poolBuilder {
+func newPoolBuilder(from *builder, spec *Service, old *service) *poolBuilder {
 	n := len(spec.Pools)
 	if old != nil {
 		n = max(n, len(old.pools))
 	}
 	b := &poolBuilder{
-		t: t, spec: spec, old: old,
+		from: from, spec: spec, old: old,
 		used: make(map[*PoolEntry]bool, n),
 		made: make(map[poolRef]*PoolEntry, n), byOwner: make(map[uint64][]*PoolEntry, n), kin: make(map[uint64]*PoolEntry, n),
 	}
@@ -68,7 +68,7 @@ func (b *poolBuilder) of(f *Frontend, owner uint64, is4 bool) (*PoolEntry, error
 		return p, p.checkFamily(is4, f.Mode)
 	}
 	in := &b.spec.Pools[f.Pool]
-	members, err := b.t.members(in.Endpoints)
+	members, err := b.from.checked(in.Endpoints)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (b *poolBuilder) build(want *PoolEntry, members []Endpoint) (*PoolEntry, er
 	}
 	p := *want
 	var err error
-	if p.endpoints, err = b.t.entries(members, p.owner, p.proto); err != nil {
+	if p.endpoints, err = b.from.entries(members, p.owner, p.proto); err != nil {
 		return nil, err
 	}
 	b.setStarts(&p)
@@ -115,7 +115,7 @@ func (b *poolBuilder) build(want *PoolEntry, members []Endpoint) (*PoolEntry, er
 	case kin != nil && kin.size != 0:
 		p.slots, p.size, p.shift = kin.slots, kin.size, kin.shift
 	default:
-		p.slots, p.size, p.shift = b.t.scratch.population.build(p.endpoints)
+		p.slots, p.size, p.shift = b.from.population.build(p.endpoints)
 	}
 	p.mask = uint32(1<<(8<<p.shift) - 1)
 	b.use(&p)
@@ -154,11 +154,11 @@ func (p *PoolEntry) checkFamily(is4 bool, mode conntrack.Mode) error {
 	return nil
 }
 
-// members are the endpoints checked, in order of address and port, each once, with
+// checked are the endpoints checked, in order of address and port, each once, with
 // weights from 1.
-func (t *Table) members(in []Endpoint) ([]Endpoint, error) {
-	out := append(t.scratch.members[:0], in...)
-	t.scratch.members = out
+func (b *builder) checked(in []Endpoint) ([]Endpoint, error) {
+	out := append(b.members[:0], in...)
+	b.members = out
 	sorted := true
 	for i := range out {
 		e := &out[i]

@@ -61,11 +61,11 @@ type quicEndpoints struct{ byID []EndpointEntry }
 
 // setQUICEndpoints gives the frontends all endpoints of their Service, if it follows
 // connection IDs. Precondition: the Service's list was checked.
-func (t *Table) setQUICEndpoints(spec *Service, s, old *service) error {
+func (b *builder) setQUICEndpoints(spec *Service, s, old *service) error {
 	if s.policy == nil || s.policy.QUICConnectionID.Length == 0 {
 		return nil
 	}
-	list, err := t.listQUICEndpoints(spec, s)
+	list, err := b.listQUICEndpoints(spec, s)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (t *Table) setQUICEndpoints(spec *Service, s, old *service) error {
 }
 
 // listQUICEndpoints are the Service's UDP endpoints in the order of their numbers.
-func (t *Table) listQUICEndpoints(spec *Service, s *service) ([]EndpointEntry, error) {
+func (b *builder) listQUICEndpoints(spec *Service, s *service) ([]EndpointEntry, error) {
 	var list []EndpointEntry
 	for _, p := range s.pools {
 		if p.proto == conntrack.ProtoUDP {
@@ -99,7 +99,7 @@ func (t *Table) listQUICEndpoints(spec *Service, s *service) ([]EndpointEntry, e
 		}
 		ap := netip.AddrPortFrom(l.AddrPort.Addr().Unmap(), l.AddrPort.Port())
 		for owner := range s.listingPorts(l) {
-			entry, err := t.entries([]Endpoint{{AddrPort: ap, Weight: 1, Local: l.Local}}, owner, conntrack.ProtoUDP)
+			entry, err := b.entries([]Endpoint{{AddrPort: ap, Weight: 1, Local: l.Local}}, owner, conntrack.ProtoUDP)
 			if err != nil {
 				return nil, err
 			}

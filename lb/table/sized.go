@@ -11,8 +11,8 @@ import (
 // endpoints in a table of the same size give the same choices. There must be two
 // endpoints or more; size is a prime, at least their number and at most 1,048,573.
 func SizedPool(endpoints []Endpoint, size int) (*PoolEntry, error) {
-	t := New(Config{})
-	members, err := t.members(endpoints)
+	b := &New(Config{}).builder
+	members, err := b.checked(endpoints)
 	if err != nil {
 		return nil, err
 	}
@@ -26,10 +26,10 @@ func SizedPool(endpoints []Endpoint, size int) (*PoolEntry, error) {
 		return nil, fmt.Errorf("%d slots: not a prime", size)
 	}
 	p := &PoolEntry{}
-	if p.endpoints, err = t.entries(members, 0, 0); err != nil {
+	if p.endpoints, err = b.entries(members, 0, 0); err != nil {
 		return nil, err
 	}
-	p.slots, p.size, p.shift = t.scratch.population.buildSize(p.endpoints, size)
+	p.slots, p.size, p.shift = b.population.buildSize(p.endpoints, size)
 	p.mask = uint32(1<<(8<<p.shift) - 1)
 	return p, nil
 }

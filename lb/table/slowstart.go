@@ -70,7 +70,7 @@ func (b *poolBuilder) setStarts(p *PoolEntry) {
 	if len(known) == 0 {
 		return
 	}
-	now := max(1, b.t.endpoints.tick())
+	now := max(1, b.from.endpoints.tick())
 	for i := range p.endpoints {
 		e := &p.endpoints[i]
 		since, ok := known[makeEndpointKey(0, e.AddrPort, p.proto)]

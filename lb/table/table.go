@@ -56,7 +56,7 @@ type Table struct {
 	services   map[string]*service
 	waiting    map[Key]claimants // Services that claim a frontend another holds
 	serviceIDs serviceIDs
-	scratch    scratch
+	builder    builder
 	edits      uint64 // numbers the trie edits: a node of the running edit may be written
 
 	endpoints endpointIDs
@@ -86,6 +86,7 @@ func New(cfg Config) *Table {
 	}
 	t.endpoints.init(cfg)
 	t.serviceIDs.inUse = cfg.ServiceInUse
+	t.builder = builder{services: &t.serviceIDs, endpoints: &t.endpoints}
 	t.current.Store(&Snapshot{})
 	return t
 }
