@@ -28,7 +28,6 @@ type size struct{ methods, files int }
 var largeTypes = map[string]size{
 	"lb/worker/Worker":      {60, 17},
 	"lb/worker/flows":       {58, 21},
-	"lb/worker/portIO":      {29, 11},
 	"perf/chaos/node":       {47, 11},
 	"perf/netlab/Namespace": {51, 13},
 }

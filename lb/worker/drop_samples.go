@@ -3,8 +3,6 @@ package worker
 import (
 	"encoding/binary"
 	"sync/atomic"
-
-	"github.com/weirlb/weir/lb/xsk"
 )
 
 // Samples of dropped packets. A worker keeps the last packets of each reason: the first
@@ -44,17 +42,21 @@ type samples struct {
 	ring  [samplesKept]sample
 }
 
-// keepSample keeps packet p among samples s.
-func (w *portIO) keepSample(s *samples, p *pkt) {
-	if s.tick != w.tick {
-		s.tick, s.taken = w.tick, 0
+// due reports whether a packet that is dropped at a tick is to be kept: enough of the reason were
+// not kept in this tick.
+func (s *samples) due(tick uint32) bool { return s.tick != tick || s.taken < samplesPerTick }
+
+// keep keeps packet p, which is dropped at a tick.
+func (s *samples) keep(p *pkt, tick uint32) {
+	if s.tick != tick {
+		s.tick, s.taken = tick, 0
 	}
 	s.taken++
 	n := s.next.Load()
 	at := &s.ring[n%samplesKept]
 	at.sequence.Store(2*n + 1)
 	frame := p.data
-	at.meta.Store(uint64(w.tick)<<32 | uint64(min(p.size, 1<<24-1))<<8 | uint64(uint8(p.in)))
+	at.meta.Store(uint64(tick)<<32 | uint64(min(p.size, 1<<24-1))<<8 | uint64(uint8(p.in)))
 	length := min(len(frame), 8*sampleWords)
 	for j := 0; j < length/8; j++ {
 		at.data[j].Store(binary.LittleEndian.Uint64(frame[8*j:]))
@@ -107,33 +109,4 @@ func (s *samples) read(out []DropSample, reason Drop) []DropSample {
 		})
 	}
 	return out
-}
-
-// dropGathered is drop of packets that are nothing but descriptors any more. They have no
-// ingress port.
-func (w *portIO) dropGathered(descs []xsk.Desc, reason Drop) {
-	for first := 0; first < len(descs); {
-		f := frames{in: -1}
-		for end := false; !end; first++ {
-			d := &descs[first]
-			f.desc[f.n&(maxBuffers-1)] = *d
-			f.n, f.size = f.n+1, f.size+d.Len
-			end = d.Options&xsk.Continued == 0 || first+1 == len(descs)
-		}
-		w.dropFrames(&f, reason)
-	}
-}
-
-// dropFrames is drop of a packet that is not in a batch.
-func (w *portIO) dropFrames(f *frames, reason Drop) {
-	w.drops[reason]++
-	if s := &w.samples[reason]; s.tick != w.tick || s.taken < samplesPerTick {
-		p := pkt{frames: *f}
-		p.data = w.frame(&p)
-		w.keepSample(s, &p)
-	}
-	if w.obs != nil {
-		w.observeDrop(&f.desc[0], reason)
-	}
-	w.freeBuffers(f.desc[:f.n])
 }

@@ -45,12 +45,12 @@ func (f *fillDepth) received(n, ring int) {
 	}
 }
 
-// shrinkFill lets the ports that had no long row for a while do with fewer
+// shrinkFill lets those ports that had no long row for a while do with fewer
 // frames. It is called once per tick.
-func (w *portIO) shrinkFill() {
-	for i := range w.ports {
-		f := &w.ports[i].fill
-		f.now = w.tick
+func shrinkFill(ports []port, now uint32) {
+	for i := range ports {
+		f := &ports[i].fill
+		f.now = now
 		if f.want > minFill && f.now-f.grew > shrinkTicks {
 			f.want, f.grew = f.want/2, f.now
 		}

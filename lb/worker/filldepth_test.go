@@ -35,7 +35,7 @@ func TestFillLevelFollowsPiles(t *testing.T) {
 	f.received(1, ring)
 	for range 2*shrinkTicks + 3 {
 		b.w.tick++
-		b.w.shrinkFill()
+		shrinkFill(b.w.ports, b.w.tick)
 	}
 	expect("some time later", minFill)
 	row(2 * overloadRow)

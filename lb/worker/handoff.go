@@ -11,7 +11,7 @@ import (
 func (w *portIO) handOff(p *pkt, owner, tag int32) verdict {
 	h := w.links[owner]
 	if w.obs != nil && h != nil && h.out.Free() >= int(p.n) { // the frames are soon the other worker's
-		w.observeHandOff(p.desc[:p.n], tag)
+		w.obs.handedOff(p.desc[:p.n], tag, w.tick)
 	}
 	if h == nil || !h.out.Put(tag, p.desc[:p.n]...) {
 		return drop(DropHandoffFull)

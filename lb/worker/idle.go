@@ -57,22 +57,6 @@ func (w *Worker) await() {
 	}
 }
 
-// hasWork reports whether a packet has come, or another worker has handed
-// something over.
-func (w *portIO) hasWork() bool {
-	for i := range w.ports {
-		if q := w.ports[i].Queue; q != nil && q.Pending() > 0 {
-			return true
-		}
-	}
-	for _, p := range w.links {
-		if p != nil && !p.in.Empty() {
-			return true
-		}
-	}
-	return false
-}
-
 // sleep waits in poll for a packet, a handed-over frame or the next chore, and
 // reports whether something came.
 func (w *Worker) sleep() bool {

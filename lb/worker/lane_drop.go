@@ -51,7 +51,7 @@ func (w *flows) dropLane(b *batch, i int) bool {
 	case proto != header.ProtoUDP || !plainUDP(h.l4, n):
 		return false
 	}
-	if s := &w.samples[reason]; s.tick != w.tick || s.taken < samplesPerTick {
+	if w.samples[reason].due(w.tick) {
 		return false
 	}
 	key := b.laneKey(i)

@@ -69,7 +69,7 @@ func (w *forwarder) lookUp(p *pkt, as route.Packet, hash uint32) (route.Path, bo
 	if !w.routes.HasRules() {
 		return w.routes.Lookup(as.Dst.Addr(), hash)
 	}
-	as.In = w.arrivalInterface(p.in, p.data[:p.L3])
+	as.In = arrivalInterface(w.ports, p.in, p.data[:p.L3])
 	return w.routes.LookupFor(&as, hash)
 }
 

@@ -32,8 +32,9 @@ type observation struct {
 	worker    int
 	table     *conntrack.Table
 	conntrack *conntrack.Worker
-	snap      int  // bytes of a frame that the taps want at most
-	shift     uint // from an address to the number of the frame
+	area      []byte // the packet memory
+	snap      int    // bytes of a frame that the taps want at most
+	shift     uint   // from an address to the number of the frame
 
 	now     int64  // of the batch
 	ids     uint64 // of the last packet
@@ -68,7 +69,7 @@ func (w *Worker) Observe(taps []*tap.Tap) {
 		return
 	}
 	o := &observation{
-		taps: taps, worker: w.id, table: w.conns, conntrack: w.conntrack,
+		taps: taps, worker: w.id, table: w.conns, conntrack: w.conntrack, area: w.area,
 		shift:   uint(bits.TrailingZeros(uint(w.frameMask + 1))),
 		byFrame: make([]uint32, w.memory.Frames()),
 	}
@@ -118,7 +119,7 @@ func (o *observation) arrive(w *Worker, f *frames, waited bool) {
 	}
 	o.ids++
 	*s = observed{frames: 1, frame: uint32(frame), in: f.in, length: f.size, time: o.now, id: o.ids<<8 | uint64(o.worker)}
-	kept := o.gather(o.data[at*o.snap:at*o.snap:(at+1)*o.snap], w.area, f.desc[:f.n])
+	kept := o.gather(o.data[at*o.snap:at*o.snap:(at+1)*o.snap], f.desc[:f.n])
 	s.kept = uint32(len(kept))
 	var p pcapfilter.Packet
 	pcapfilter.Read(kept, int(f.size), &p)
@@ -131,10 +132,10 @@ func (o *observation) arrive(w *Worker, f *frames, waited bool) {
 }
 
 // gather appends the first bytes of a packet to to, as far as there is room.
-func (o *observation) gather(to, area []byte, descs []xsk.Desc) []byte {
+func (o *observation) gather(to []byte, descs []xsk.Desc) []byte {
 	for _, d := range descs {
 		n := min(int(d.Len), cap(to)-len(to))
-		to = append(to, area[d.Addr:d.Addr+uint64(n)]...)
+		to = append(to, o.area[d.Addr:d.Addr+uint64(n)]...)
 	}
 	return to
 }
@@ -190,44 +191,36 @@ func (o *observation) forget(d *xsk.Desc) {
 	}
 }
 
-// observeDrop records a packet that is dropped.
+// dropped records a packet that is dropped at a tick.
 //
 //go:noinline
-func (w *portIO) observeDrop(d *xsk.Desc, reason Drop) {
-	o := w.obs
+func (o *observation) dropped(d *xsk.Desc, reason Drop, tick uint32) {
 	at := o.slotOf(d)
 	if at < 0 {
 		return
 	}
 	s := &o.slots[at]
 	s.verdict, s.reason, s.refused = tap.Drop, reason, true
-	o.tell(at, w.tick, nil, 0, -1)
+	o.tell(at, tick, nil, 0, -1)
 	o.leave(at, d)
 }
 
-// observeSent records packets that leave by a port.
+// transmitted records packets that leave by port out at a tick.
 //
 //go:noinline
-func (w *portIO) observeSent(p *port, descs []xsk.Desc) {
-	out := int32(-1)
-	for i := range w.ports {
-		if &w.ports[i] == p {
-			out = int32(i)
-		}
-	}
+func (o *observation) transmitted(descs []xsk.Desc, out int32, tick uint32) {
 	for len(descs) > 0 {
 		n := 1
 		for n < len(descs) && descs[n-1].Options&xsk.Continued != 0 {
 			n++
 		}
-		w.observeFrame(descs[:n], out)
+		o.packet(descs[:n], out, tick)
 		descs = descs[n:]
 	}
 }
 
-// observeFrame records a packet that leaves by a port.
-func (w *portIO) observeFrame(descs []xsk.Desc, out int32) {
-	o := w.obs
+// packet records a packet that leaves by port out at a tick.
+func (o *observation) packet(descs []xsk.Desc, out int32, tick uint32) {
 	at := o.slotOf(&descs[0])
 	if at < 0 {
 		return
@@ -236,21 +229,21 @@ func (w *portIO) observeFrame(descs []xsk.Desc, out int32) {
 	for i := range descs {
 		size += descs[i].Len
 	}
-	o.sent = o.gather(o.sent[:0:o.snap], w.area, descs)
-	o.tell(at, w.tick, o.sent, size, out)
+	o.sent = o.gather(o.sent[:0:o.snap], descs)
+	o.tell(at, tick, o.sent, size, out)
 	o.leave(at, &descs[0])
 }
 
-// observeHandOff records a packet that another worker sends by port tag, and forgets a
+// handedOff records a packet that another worker sends by port tag, and forgets a
 // packet that another worker takes through the stages.
 //
 //go:noinline
-func (w *portIO) observeHandOff(descs []xsk.Desc, tag int32) {
+func (o *observation) handedOff(descs []xsk.Desc, tag int32, tick uint32) {
 	if tag <= arrived {
-		w.obs.forget(&descs[0])
+		o.forget(&descs[0])
 		return
 	}
-	w.observeFrame(descs, tag)
+	o.packet(descs, tag, tick)
 }
 
 // leave ends the observation of a frame.

@@ -8,6 +8,7 @@ import (
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/ratelimit"
+	"github.com/weirlb/weir/lb/xsk"
 )
 
 // rejecter answers packets with RST, ABORT and ICMP errors, each at a limited rate.
@@ -49,7 +50,7 @@ func (w *portIO) drop(p *pkt, reason Drop) {
 	w.drops[reason]++
 	w.sampleDrop(p, reason)
 	if w.obs != nil {
-		w.observeDrop(&p.desc[0], reason)
+		w.obs.dropped(&p.desc[0], reason, w.tick)
 	}
 	if p.service != 0 {
 		w.services.add(p.service, serviceDrops+int(reason), 1)
@@ -59,9 +60,38 @@ func (w *portIO) drop(p *pkt, reason Drop) {
 
 // sampleDrop keeps packet p, unless enough packets of the reason were kept in this tick.
 func (w *portIO) sampleDrop(p *pkt, reason Drop) {
-	if s := &w.samples[reason]; s.tick != w.tick || s.taken < samplesPerTick {
-		w.keepSample(s, p)
+	if s := &w.samples[reason]; s.due(w.tick) {
+		s.keep(p, w.tick)
 	}
+}
+
+// dropGathered is drop of packets that are nothing but descriptors any more. They have no
+// ingress port.
+func (w *portIO) dropGathered(descs []xsk.Desc, reason Drop) {
+	for first := 0; first < len(descs); {
+		f := frames{in: -1}
+		for end := false; !end; first++ {
+			d := &descs[first]
+			f.desc[f.n&(maxBuffers-1)] = *d
+			f.n, f.size = f.n+1, f.size+d.Len
+			end = d.Options&xsk.Continued == 0 || first+1 == len(descs)
+		}
+		w.dropFrames(&f, reason)
+	}
+}
+
+// dropFrames is drop of a packet that is not in a batch.
+func (w *portIO) dropFrames(f *frames, reason Drop) {
+	w.drops[reason]++
+	if s := &w.samples[reason]; s.due(w.tick) {
+		p := pkt{frames: *f}
+		p.data = w.frame(&p)
+		s.keep(&p, w.tick)
+	}
+	if w.obs != nil {
+		w.obs.dropped(&f.desc[0], reason, w.tick)
+	}
+	w.freeBuffers(f.desc[:f.n])
 }
 
 // punt passes a packet that is not Weir's to the kernel, through the host veth and

@@ -132,6 +132,22 @@ func (w *Worker) Refill() {
 	}
 }
 
+// hasWork reports whether a packet has come, or another worker has handed
+// something over.
+func (w *portIO) hasWork() bool {
+	for i := range w.ports {
+		if q := w.ports[i].Queue; q != nil && q.Pending() > 0 {
+			return true
+		}
+	}
+	for _, p := range w.links {
+		if p != nil && !p.in.Empty() {
+			return true
+		}
+	}
+	return false
+}
+
 // complete takes back the frames that the kernel has sent.
 func (w *portIO) complete() {
 	for i := range w.ports {
@@ -192,7 +208,7 @@ func (w *portIO) transmit(p *port) {
 		n += w.transmitFrom(p, n)
 	}
 	if w.obs != nil {
-		w.observeSent(p, p.tx[:n])
+		w.obs.transmitted(p.tx[:n], w.numberOf(p), w.tick)
 	}
 	bytes, continued := uint64(0), uint64(0)
 	for i := range p.tx[:n] {
@@ -204,6 +220,16 @@ func (w *portIO) transmit(p *port) {
 	w.counts[counter.TxPackets] += uint64(n) - continued/xsk.Continued
 	w.dropGathered(p.tx[n:p.txn], DropTxFull)
 	p.txn = 0
+}
+
+// numberOf is the number of a port.
+func (w *portIO) numberOf(p *port) int32 {
+	for i := range w.ports {
+		if &w.ports[i] == p {
+			return int32(i)
+		}
+	}
+	return -1
 }
 
 // take receives up to batchSize buffers of port in as a batch, and returns how

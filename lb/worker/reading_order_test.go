@@ -14,7 +14,7 @@ import (
 )
 
 // maxReentries is more than the package has now, and leaves room for a few calls.
-const maxReentries = 46
+const maxReentries = 44
 
 // TestReadingOrder holds how often a reader, who follows a packet from receive to transmit,
 // returns to a file.

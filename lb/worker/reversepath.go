@@ -101,7 +101,7 @@ func (w *admission) passesReversePath(p *pkt, source route.Reverse, fe *table.Fr
 	case ReversePathOff:
 		return true
 	case ReversePathStrict:
-		return source.By(w.arrivalInterface(p.in, p.data[:p.L3]))
+		return source.By(arrivalInterface(w.ports, p.in, p.data[:p.L3]))
 	}
 	switch source.Kind() {
 	case route.Attached, route.Host, route.NoHostVeth:
@@ -113,17 +113,17 @@ func (w *admission) passesReversePath(p *pkt, source route.Reverse, fe *table.Fr
 // arrivalInterface is the interface by which a frame with this Ethernet header came in by a port, as
 // routes name it: of the member of a bond the bond, of a tagged frame the VLAN's. -1 is a VLAN that is
 // not attached.
-func (w *portIO) arrivalInterface(in int32, ethernet []byte) int {
+func arrivalInterface(ports []port, in int32, ethernet []byte) int {
 	if len(ethernet) == header.EthernetLen {
-		return int(w.ports[in].Interface)
+		return int(ports[in].Interface)
 	}
 	// Not the priority, and not the drop eligible bit.
 	tag := binary.BigEndian.Uint32(ethernet[12:]) & 0xffff0fff
 	if tag&0xfff == 0 {
-		return int(w.ports[in].Interface)
+		return int(ports[in].Interface)
 	}
-	for j := range w.ports {
-		if port := &w.ports[j]; port.Tag == tag && port.Under == in {
+	for j := range ports {
+		if port := &ports[j]; port.Tag == tag && port.Under == in {
 			return int(port.Interface)
 		}
 	}

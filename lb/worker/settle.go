@@ -66,7 +66,7 @@ func (w *flows) settleSent() {
 	}
 	list := s.list[:s.asked]
 	s.asked = 0
-	w.lookWaiting()
+	lookWaiting(w.ports)
 	for i := range list {
 		at := &list[i]
 		if p := &w.ports[at.port]; p.waiting == 0 {
@@ -91,9 +91,9 @@ func (at *waitingSettlement) settle(t *conntrack.Table, w *conntrack.Worker) {
 }
 
 // lookWaiting notes how many descriptors wait at each port.
-func (w *portIO) lookWaiting() {
-	for i := range w.ports {
-		if p := &w.ports[i]; p.Queue != nil {
+func lookWaiting(ports []port) {
+	for i := range ports {
+		if p := &ports[i]; p.Queue != nil {
 			p.waiting = uint32(p.Queue.Pending())
 		}
 	}

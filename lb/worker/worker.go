@@ -137,7 +137,7 @@ func (w *Worker) beginRound() {
 		if !w.idle {
 			w.countBusy(now)
 		}
-		w.shrinkFill()
+		shrinkFill(w.ports, tick)
 		w.resets.Refill(now)
 		w.errors.Refill(now)
 		w.echoes.Refill(now)
