@@ -157,7 +157,8 @@ var boundaries = []boundary{
 	},
 	{
 		folder: "cmd/weir/source", why: "it delivers Services, whoever takes them",
-		never: []string{"cmd/weir/daemon", "cmd/weir/announcer", "perf"}, importers: []string{"cmd/weir"}, tests: []string{"cmd/weir/daemon", "cmd/weir/process"},
+		never: []string{"cmd/weir/daemon", "cmd/weir/announcer", "perf"}, importers: []string{"cmd/weir"},
+		tests: []string{"cmd/weir/daemon", "cmd/weir/process", "cmd/weir/publisher"},
 	},
 	{
 		folder: "cmd/weir/answers", why: "it reads the state of parts, whoever wires them",
@@ -166,19 +167,24 @@ var boundaries = []boundary{
 	{
 		folder: "cmd/weir/endpointhealth", why: "it finds out which endpoints work, whoever chooses and publishes",
 		never: []string{"cmd/weir/answers", "cmd/weir/changes", "cmd/weir/daemon", "lb/worker", "perf"}, importers: []string{"cmd/weir"},
-		tests: []string{"cmd/weir/changes"},
+		tests: []string{"cmd/weir/changes", "cmd/weir/publisher"},
+	},
+	{
+		folder: "cmd/weir/publisher", why: "it publishes what it is delivered, whoever wires it",
+		never: []string{"cmd/weir/announcer", "cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir/daemon"},
 	},
 	{
 		folder: "cmd/weir/changes", why: "it compares, and tells what has changed, whoever publishes",
-		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir/daemon"},
+		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir/daemon", "cmd/weir/publisher"},
 	},
 	{
 		folder: "cmd/weir/drains", why: "it remembers drains, whoever publishes",
 		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir"},
+		tests: []string{"cmd/weir/publisher"},
 	},
 	{
 		folder: "cmd/weir/complaints", why: "it asks parts for problems, whoever wires them",
-		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir/daemon"},
+		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir/daemon", "cmd/weir/publisher"},
 	},
 	{
 		folder: "cmd/weir/process", why: "it ends and watches a process, whatever that serves",

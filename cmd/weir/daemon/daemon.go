@@ -1,11 +1,9 @@
 // Package daemon is `weir run`: it wires discovery, topology and the packet
 // path together and runs them until it must stop.
 //
-//	source --Update--> translator --[]table.ServiceID--> lb.Apply
-//	                       ^
-//	          addresses of the node (route watcher)
+//	source --Update--> publisher --> lb.LB, announcer, health checks
 //
-// A mutex orders all publications; nothing here is on a packet's path.
+// Nothing here is on a packet's path.
 package daemon
 
 import (
@@ -22,8 +20,6 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/announcer"
 	"github.com/weirlb/weir/cmd/weir/answers"
-	"github.com/weirlb/weir/cmd/weir/api"
-	"github.com/weirlb/weir/cmd/weir/changes"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/drains"
 	"github.com/weirlb/weir/cmd/weir/endpointhealth"
@@ -32,11 +28,10 @@ import (
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/process"
+	"github.com/weirlb/weir/cmd/weir/publisher"
 	"github.com/weirlb/weir/cmd/weir/sdnotify"
 	"github.com/weirlb/weir/cmd/weir/source"
-	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/cmd/weir/tuning"
-	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/lb/phase"
@@ -46,14 +41,12 @@ import (
 	"github.com/weirlb/weir/lb/table"
 	"github.com/weirlb/weir/lb/worker"
 	"github.com/weirlb/weir/lb/xsk"
-	"github.com/weirlb/weir/topology"
 )
 
 // Daemon is a running Weir.
 type Daemon struct {
 	log    *slog.Logger
 	source source.Source
-	reach  *translate.SharedReach // as the source knows it
 	lb     *lb.LB
 	checks *healthcheck.Checks
 	health *endpointhealth.Monitor
@@ -62,7 +55,7 @@ type Daemon struct {
 	attempts *answers.Attempts
 	// announcer is nil where nothing is announced.
 	announcer *announcer.Announcer
-	published atomic.Bool // the first full view of Services
+	publisher *publisher.Publisher
 	notify    *sdnotify.Notifier
 	// problems are all that is not done as it was asked for.
 	problems *problem.Registry
@@ -79,20 +72,9 @@ type Daemon struct {
 	taken     chan struct{}  // closed when traffic is taken
 	drains    *drains.Drains // by the operator
 
-	tiers     changes.Tiers
-	tell      changes.Teller
-	updating  healthz.Pending
-	withdrawn atomic.Uint64 // Services that the source has withdrawn
-
-	mu        sync.Mutex // guards the fields below, and orders publications
-	cfg       *config.Configuration
-	translate *translate.Translator
-	pending   *pending // before traffic is taken
-	begun     bool     // begin was called
-	node      discovery.Node
-	nodePorts []api.NodePortAddress // as last logged
-	synced    bool
-	known     int // Services of the source, as last delivered
+	updating healthz.Pending
+	// cfg is the publisher's: what a reload changes is to be had of it.
+	cfg *config.Configuration
 }
 
 // Options are the parameters of Run beside the configuration.
@@ -118,9 +100,6 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 	defer cancel(nil)
 	d := &Daemon{
 		log: o.Log, level: o.Level, cfg: cfg, stop: cancel,
-		node:    discovery.Node{Node: topology.Node{Name: cfg.NodeName}},
-		pending: &pending{put: map[discovery.ServiceName]*discovery.Service{}},
-
 		taken: make(chan struct{}), phases: phase.New(process.StartOf(o.Again), o.Log),
 	}
 	d.phases.End("program file and configuration")
@@ -129,8 +108,10 @@ func Run(ctx context.Context, cfg *config.Configuration, o Options) error {
 	d.events = event.NewRing(d.log)
 	d.problems = problem.NewRegistry(d.log)
 	d.problems.OnChange(d.tellService)
-	d.tell.Events = d.events
-	d.problems.OnEvent(d.tell.Problem)
+	d.publisher = publisher.New(cfg, publisher.Config{
+		Drains: d.drains, Taken: d.took, Stop: d.stop, Updating: &d.updating,
+		Phases: d.phases, Problems: d.problems, Events: d.events, Log: d.log,
+	})
 	return d.run(ctx, o)
 }
 
@@ -156,16 +137,16 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	}
 	d.ending = process.NewEnding(end{d}, func() { d.stop(nil) }, d.notify, d.events, d.log)
 	tasks.Go(func() { d.ending.Follow(ctx, o.Signals.Leave) })
-	d.reach = source.ReachOf(d.cfg)
-	if d.source, err = source.New(ctx, d.cfg, d.reach, working(&d.updating), d.log); err != nil {
+	reach := source.ReachOf(d.cfg)
+	if d.source, err = source.New(ctx, d.cfg, reach, working(&d.updating), d.log); err != nil {
 		return err
 	}
-	d.tell.Source = d.source
+	d.publisher.From(d.source, reach)
 	d.ending.Sourced(d.source)
 	process.WarnOfOnStop(d.cfg, d.log)
 	d.phases.End("source")
 	// The Services are learnt while the packet path is made ready.
-	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.deliver) })
+	task("discovery", func(ctx context.Context) error { return d.source.Run(ctx, d.publisher.Deliver) })
 	ls, err := listen(d.cfg, d.log)
 	defer ls.close()
 	d.phases.End("listeners")
@@ -178,14 +159,14 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 
 	addresses := d.lb.Router().OnChange() // before anything can change
 	task("packet path", d.lb.Run)
-	task("addresses", func(ctx context.Context) error { return d.followAddresses(ctx, addresses) })
-	task("health checks", d.followChecks)
+	task("addresses", func(ctx context.Context) error { return d.publisher.FollowAddresses(ctx, addresses) })
+	task("health checks", d.checks.Run)
 	task("health of endpoints", d.health.Run)
 	task("reload", func(ctx context.Context) error { return d.followReload(ctx, o.Signals.Reload) })
 	if o.Watch != nil {
 		task("configuration file", func(ctx context.Context) error { return o.Watch.Follow(ctx, o.Signals.Reload, d.log) })
 	}
-	task("announcement", func(ctx context.Context) error { return d.announcer.Run(ctx, d.endLingering) })
+	task("announcement", func(ctx context.Context) error { return d.announcer.Run(ctx, d.publisher.EndLingering) })
 	task("problems", d.watchProblems)
 	task("late updates", func(ctx context.Context) error { return followLate(ctx, &d.updating, d.problems) })
 	workers := process.Workers{
@@ -194,7 +175,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	task("workers", workers.Watch)
 	task("service manager", d.notify.Run)
 	ls.serve(d, task)
-	d.begin()
+	d.publisher.Begin()
 	task("privileges", func(ctx context.Context) error { return d.privileges.Drop(ctx, d.taken, end{d}, d.problems, d.log) })
 	<-ctx.Done()
 	d.notify.Stopping()
@@ -209,26 +190,34 @@ func (d *Daemon) open(sockets *xsk.Transfer) (err error) {
 	path := packetPath(d.cfg, d.log)
 	path.Phases, path.Sockets = d.phases, sockets
 	d.attempts = &answers.Attempts{
-		Table: attempts.New(table.DefaultMaxEndpoints), LB: func() *lb.LB { return d.lb }, Services: published{d}.Served,
+		Table: attempts.New(table.DefaultMaxEndpoints), LB: func() *lb.LB { return d.lb }, Services: d.publisher.Served,
 	}
 	path.Attempts = d.attempts.Table
 	if d.lb, err = lb.New(path); err != nil {
 		return err
 	}
 	d.tune()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.health = newHealth(d)
-	d.translate = translate.New(d.options())
-	d.followReach()
+	d.health = d.newHealth()
 	d.checks = d.newChecks()
-	if d.drains.Restore() {
-		d.publishDrained("drained before the start")
-	}
 	d.announcer, err = announcer.New(announcer.Config{
 		Configuration: d.cfg, PacketPath: d.lb, Node: nodeState{d}, Source: d.source, Events: d.events, Log: d.log,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	d.publisher.Open(publisher.Parts{
+		PacketPath: d.lb, Addresses: d.lb.Router(), Announcer: d.announcer, Health: d.health, Checks: d.checks,
+	})
+	return nil
+}
+
+// took tells that traffic is taken.
+func (d *Daemon) took(services int) {
+	text := fmt.Sprintf("traffic is taken for %d Services of %s", services, d.source)
+	d.events.Add(event.New{Kind: event.Start, Text: text + fmt.Sprintf(", %s after the start", time.Since(d.lb.Status().Started).Round(time.Millisecond))})
+	close(d.taken)
+	go logFirewall(d.lb, d.cfg.AttachedNames(), d.log)
+	d.notify.Ready()
 }
 
 // end ends the packet path. After a fault nothing is left for a next process.
@@ -297,23 +286,5 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 func prefixLimit(f config.Flood) ratelimit.PrefixLimit {
 	return ratelimit.PrefixLimit{
 		PerSecond: uint32(f.NewConnectionsPerPrefix), Bits4: uint8(f.IPv4PrefixLength), Bits6: uint8(f.IPv6PrefixLength),
-	}
-}
-
-func (d *Daemon) options() translate.Options {
-	return translate.Options{
-		Node:           d.node.Node,
-		NodeAddresses:  d.nodeAddresses(),
-		Local:          d.lb.Router().Local,
-		ClusterIPs:     d.cfg.ClusterIPs,
-		ExternalIPs:    d.cfg.ExternalIPs,
-		ProtectedPorts: d.cfg.ProtectedPorts,
-		SNATPorts:      d.cfg.SNAT.Ports,
-		Guard:          translate.GuardOf(d.cfg, d.lb.Router().Local),
-		Health:         d.health.Health,
-		WarmsUp:        d.health.WarmsUp,
-
-		LoadBalancerClass: d.cfg.LoadBalancerClass,
-		Mode:              translate.Mode(d.cfg.Forwarding.Mode),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/complaints"
+	"github.com/weirlb/weir/cmd/weir/endpointhealth"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/problem"
@@ -55,7 +56,7 @@ func healthOf(path packetPathState, p *healthz.Pending, now time.Time) healthz.H
 // published: a probe must be answered.
 func (d *Daemon) Health() healthz.Health {
 	h := healthOf(d.lb, &d.updating, time.Now())
-	h.Synced, h.Draining = d.published.Load(), d.isDraining()
+	h.Synced, h.Draining = d.publisher.HasPublished(), d.isDraining()
 	h.NodeReason = d.notEligible()
 	h.NodeEligible = h.NodeReason == ""
 	return h
@@ -104,12 +105,12 @@ func (d *Daemon) notEligible() string {
 // nodeState implements announcer.Node.
 type nodeState struct{ d *Daemon }
 
-// State is the state of the node for the announcement. Preconditions: d.mu is not held.
+// State is the state of the node for the announcement.
 func (s nodeState) State() announce.Node {
 	d := s.d
 	return announce.Node{
 		Stopping: d.ending.Draining(), Draining: d.drains.Self() != nil, NotEligible: d.notEligible(),
-		NotSynced: !d.published.Load(), Unhealthy: pathFault(d.lb),
+		NotSynced: !d.publisher.HasPublished(), Unhealthy: pathFault(d.lb),
 	}
 }
 
@@ -119,9 +120,9 @@ func (s nodeState) Cordoned() bool {
 	return ok && src.NodeCordoned()
 }
 
-// newChecks makes the servers of healthCheckNodePorts. Preconditions: d.mu is held.
+// newChecks makes the servers of healthCheckNodePorts.
 func (d *Daemon) newChecks() *healthcheck.Checks {
-	c := healthcheck.New(healthcheck.Config{
+	return healthcheck.New(healthcheck.Config{
 		NodeName: d.cfg.NodeName,
 		Healthy: func() bool {
 			return !d.isDraining() && pathFault(d.lb) == ""
@@ -129,22 +130,23 @@ func (d *Daemon) newChecks() *healthcheck.Checks {
 		Own: d.cfg.Listener,
 		Log: d.log,
 	})
-	c.SetAddresses(d.checkAddresses())
-	c.SetReadiness(readinessOf(d))
-	return c
 }
 
-// checkAddresses are those on which healthCheckNodePorts are served, nil for
-// all of the node.
-func (d *Daemon) checkAddresses() []netip.Addr {
-	if len(d.cfg.NodePortAddresses) == 0 {
-		return nil
-	}
-	return append([]netip.Addr{}, d.nodeAddresses()...)
+// newHealth makes the Monitor of endpoints. Preconditions: d.lb is open.
+func (d *Daemon) newHealth() *endpointhealth.Monitor {
+	d.probes = endpointhealth.Path(d.cfg, false)
+	return endpointhealth.New(endpointhealth.Config{
+		Changed:   d.publisher.HealthChanged,
+		Readiness: d.publisher.Readiness,
+		Dial:      endpointhealth.Dialer(d.probes),
+		Attempts:  d.attempts.Table,
+		Number: func(service string, port uint16, proto uint8, at netip.AddrPort) (uint32, bool) {
+			return d.lb.Tables().EndpointID(service, port, proto, at)
+		},
+		Passive:  d.publisher.Passive,
+		NodeName: d.cfg.NodeName, Log: d.log,
+	})
 }
-
-// followChecks runs the health checks.
-func (d *Daemon) followChecks(ctx context.Context) error { return d.checks.Run(ctx) }
 
 // serviceHealth is the health in a service manager's words.
 func (d *Daemon) serviceHealth() sdnotify.Health {

@@ -2,8 +2,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/changes"
@@ -34,7 +32,6 @@ func (d *Daemon) watchProblems(ctx context.Context) error {
 }
 
 // lookForProblems asks the parts that do not complain by themselves.
-// Preconditions: d.mu is not held.
 func (d *Daemon) lookForProblems() {
 	d.problems.Refresh(complaints.Source, d.source.Problems)
 	d.problems.Refresh(complaints.HealthChecks, func() []problem.Problem { return complaints.OfChecks(d.checks.Faults()) })
@@ -51,16 +48,7 @@ func (d *Daemon) nodeProblems() []problem.Problem {
 	if reason := d.notEligible(); reason != "" {
 		out = append(out, problem.Problem{Kind: problem.Node, Object: "Node " + d.cfg.NodeName, Reason: reason})
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	out = append(out, d.drains.Problems()...)
-	if d.synced && d.translate.WantsNodeAddress() {
-		out = append(out, problem.Problem{
-			Kind: problem.NoNodeAddress, Object: problem.Weir, Field: "nodePortAddresses",
-			Reason: fmt.Sprintf("none of the node's addresses is in %s: node ports are not served", strings.Join(d.cfg.NodePortAddresses, ", ")),
-		})
-	}
-	return out
+	return append(out, d.publisher.NodeProblems()...)
 }
 
 // tellService has an Event recorded on a Service whose problems have changed,

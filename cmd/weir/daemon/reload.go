@@ -6,12 +6,10 @@ import (
 	"os"
 	"strings"
 
-	"github.com/weirlb/weir/cmd/weir/changes"
 	"github.com/weirlb/weir/cmd/weir/complaints"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/problem"
-	"github.com/weirlb/weir/discovery"
 )
 
 // reload takes over the fields that can change while running. A file with errors changes
@@ -31,42 +29,38 @@ func (d *Daemon) reload() {
 		d.problems.Set(complaints.Reload, problem.Weir, faults...)
 		return
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var later []problem.Problem
+	var fields []string
+	d.publisher.Reconfigure(func(cfg *config.Configuration) {
+		fields = append(d.takeOverConfiguration(next), d.announcer.ChangedPasswords(&cfg.Announce)...)
+		if s, ok := d.source.(interface{ Reconfigured(*config.Configuration) }); ok {
+			s.Reconfigured(cfg)
+		}
+		d.lb.LimitPrefixes(prefixLimit(cfg.Flood))
+		d.profiling.Store(cfg.EnableProfiling)
+	}, func(refused string) { d.reloaded(fields, refused) })
+}
+
+// reloaded tells of a reload, with the fields that take effect at the next start and the objects of
+// announcements that are refused.
+func (d *Daemon) reloaded(fields []string, refused string) {
 	text := "the configuration was read again"
-	fields := append(d.takeOverConfiguration(next), d.announcer.ChangedPasswords(&d.cfg.Announce)...)
 	if len(fields) > 0 {
 		text += "; at the next start take effect: " + strings.Join(fields, ", ")
 	}
+	if refused != "" {
+		text += "; announce.objects: " + refused
+	}
+	var later []problem.Problem
 	for _, field := range fields {
 		later = append(later, problem.New(problem.RestartNeeded, field, "changed: takes effect at the next start"))
 	}
-	if s, ok := d.source.(interface{ Reconfigured(*config.Configuration) }); ok {
-		s.Reconfigured(d.cfg)
-	}
-	d.lb.LimitPrefixes(prefixLimit(d.cfg.Flood))
-	d.profiling.Store(d.cfg.EnableProfiling)
-	d.checks.SetAddresses(d.checkAddresses())
-	if refused := d.announcer.Reload(d.cfg); refused != "" {
-		text += "; announce.objects: " + refused
-		d.log.Warn("announce.objects are not taken over", "reason", refused)
-	}
-	d.logNodePorts()
-	// Before the source has synced too: its first update is translated by these options.
-	d.translate.SetOptions(d.options())
-	if d.synced {
-		d.publish(d.translate.Apply(&discovery.Update{Put: d.source.Services()}), changes.NewCause("the configuration has changed"))
-	}
-	d.followReach()
-	readinessChanged(d)
 	d.problems.Set(complaints.Reload, problem.Weir, later...)
 	d.log.Info("reloaded")
 	d.events.Add(event.New{Kind: event.Reload, Text: text, Logged: true})
 }
 
 // takeOverConfiguration takes the reloadable fields of next, and returns the others that differ.
-// An unchanged level of the log leaves that of weir log-level. Preconditions: d.mu is held.
+// An unchanged level of the log leaves that of weir log-level.
 func (d *Daemon) takeOverConfiguration(next *config.Configuration) (needRestart []string) {
 	before := d.cfg.Logging.Level
 	needRestart = d.cfg.TakeOver(next)

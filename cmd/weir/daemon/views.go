@@ -9,58 +9,16 @@ import (
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/privilege"
 	"github.com/weirlb/weir/cmd/weir/process"
-	"github.com/weirlb/weir/cmd/weir/translate"
-	"github.com/weirlb/weir/discovery"
-	"github.com/weirlb/weir/topology"
 )
 
 // answersOf has the answers of a daemon whose packet path is open.
 func answersOf(d *Daemon) *answers.Source {
 	return &answers.Source{
-		Published: published{d}, Process: state{d}, Operator: operator{d, d.ending},
+		Published: d.publisher, Process: state{d}, Operator: operator{d, d.ending},
 		NodeName: d.cfg.NodeName, LB: d.lb, Services: d.source, Announcer: d.announcer, Attempts: d.attempts, Monitor: d.health,
 		Problems: d.problems, EventRing: d.events, Phases: d.phases, Level: d.level, Log: d.log,
 	}
 }
-
-// published implements answers.Published. Preconditions of all methods: d.mu is not held.
-type published struct{ d *Daemon }
-
-func (p published) Node() topology.Node {
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	return p.d.node.Node
-}
-
-func (p published) NodePorts() (addresses []api.NodePortAddress, synced bool) {
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	return p.d.nodePortAddresses(), p.d.synced
-}
-
-func (p published) Readiness() *translate.Readiness {
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	return readinessOf(p.d)
-}
-
-func (p published) Claims(svc *discovery.Service) []translate.Claim {
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	return p.d.translate.Claims(svc)
-}
-
-func (p published) Served() []*discovery.Service {
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	return p.d.translate.Services()
-}
-
-func (p published) Tiers(service string, port uint16, proto uint8) []api.TierInUse {
-	return p.d.tiers.Of(service, port, proto)
-}
-
-func (p published) Removed() uint64 { return p.d.withdrawn.Load() }
 
 // state implements answers.Process.
 type state struct{ d *Daemon }
@@ -81,20 +39,10 @@ type operator struct {
 // end implements process.Node.
 type end struct{ d *Daemon }
 
-func (n end) Configuration() config.Configuration {
-	n.d.mu.Lock()
-	defer n.d.mu.Unlock()
-	return *n.d.cfg
-}
-
-func (n end) Serving() bool {
-	n.d.mu.Lock()
-	defer n.d.mu.Unlock()
-	return n.d.synced
-}
-
-func (n end) PacketPath() process.PacketPath { return n.d.lb }
-func (n end) KeepsRoutes() bool              { return n.d.announcer.Keeps() }
+func (n end) Configuration() config.Configuration { return n.d.publisher.Configuration() }
+func (n end) Serving() bool                       { return n.d.publisher.Serving() }
+func (n end) PacketPath() process.PacketPath      { return n.d.lb }
+func (n end) KeepsRoutes() bool                   { return n.d.announcer.Keeps() }
 
 func (n end) Withdraw() time.Duration {
 	if n.d.announcer == nil {
@@ -105,8 +53,4 @@ func (n end) Withdraw() time.Duration {
 	return cfg.Announce.Linger()
 }
 
-func (n end) ForgetDrains() {
-	n.d.mu.Lock()
-	defer n.d.mu.Unlock()
-	n.d.drains.RemoveFile()
-}
+func (n end) ForgetDrains() { n.d.publisher.ForgetDrains() }
