@@ -193,9 +193,8 @@ func scale(sources []source) map[string]int64 {
 	return out
 }
 
-// newSlice makes a slice of a listener's port.
-func newSlice(l *listener, svc *corev1.Service, family discoveryv1.AddressType, suffix string, port int32) *discoveryv1.EndpointSlice {
-	name, protocol := l.portName(), l.protocol()
+// newSlice makes a slice of a port of a generated Service.
+func newSlice(name string, protocol corev1.Protocol, svc *corev1.Service, family discoveryv1.AddressType, suffix string, port int32) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: svc.Namespace, Name: fmt.Sprintf("%s-%s-%s", svc.Name, name, suffix),
@@ -213,7 +212,7 @@ func newSlice(l *listener, svc *corev1.Service, family discoveryv1.AddressType, 
 // generate makes a slice of a listener's port with endpoints of a backend.
 func (s *source) generate(l *listener, svc *corev1.Service, k int, weight int64, endpoints []discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s:%d", s.slice.Namespace, s.slice.Name, s.port))
-	out := newSlice(l, svc, s.slice.AddressType, fmt.Sprintf("%x-%d", sum[:5], k), s.port)
+	out := newSlice(l.portName(), l.protocol(), svc, s.slice.AddressType, fmt.Sprintf("%x-%d", sum[:5], k), s.port)
 	if weight > 0 {
 		out.Annotations = map[string]string{discovery.AnnotationWeight: strconv.FormatInt(weight, 10)}
 	}

@@ -11,6 +11,7 @@ package gateway
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -47,12 +48,15 @@ type Objects struct {
 	Service func(namespace, name string) *corev1.Service
 	// Slices are those of a Service.
 	Slices func(namespace, name string) []*discoveryv1.EndpointSlice
+	// Generated are the Services of Gateways as they are. A Gateway that is refused keeps the Service.
+	Generated []*corev1.Service
 	// LoadBalancerClass is that of the generated Services.
 	LoadBalancerClass string
 }
 
 // Result is the state to be reached. Objects with a status are copies of those of the input, with the status
-// that they should have; classes and Gateways that are not this controller's are left out.
+// that they should have, and classes with the finalizers; classes and Gateways that are not this controller's are
+// left out. Services of Gateways that are refused are those of Generated, unchanged.
 type Result struct {
 	Classes   []*gatewayv1.GatewayClass
 	Gateways  []*gatewayv1.Gateway
@@ -68,12 +72,15 @@ type translation struct {
 	out      *Result
 	grants   map[string][]*gatewayv1.ReferenceGrant // by namespace
 	gateways map[types.NamespacedName]*gateway
+	// generated are Services as they are, by Gateway.
+	generated map[types.NamespacedName][]*corev1.Service
 }
 
 // gateway is a Gateway of a class of this controller.
 type gateway struct {
 	obj       *gatewayv1.Gateway // a copy
 	refusal   *reason            // nil: accepted
+	last      *corev1.Service    // as it is, nil for none
 	listeners []*listener
 	endpoints int
 }
@@ -83,7 +90,8 @@ type reason struct{ reason, text string }
 
 // Translate has no errors: faults of objects are in their conditions.
 func Translate(in *Objects) *Result {
-	t := &translation{in: in, out: &Result{}, grants: map[string][]*gatewayv1.ReferenceGrant{}, gateways: map[types.NamespacedName]*gateway{}}
+	t := &translation{in: in, out: &Result{}, grants: map[string][]*gatewayv1.ReferenceGrant{}, gateways: map[types.NamespacedName]*gateway{}, generated: map[types.NamespacedName][]*corev1.Service{}}
+	t.readGenerated()
 	for _, g := range in.Grants {
 		t.grants[g.Namespace] = append(t.grants[g.Namespace], g)
 	}
@@ -96,40 +104,57 @@ func Translate(in *Objects) *Result {
 	return t.out
 }
 
-// classes are the refusals of the classes of this controller, nil of those that are accepted.
-func (t *translation) classes() map[gatewayv1.ObjectName]*reason {
-	out := map[gatewayv1.ObjectName]*reason{}
+// class is a GatewayClass.
+type class struct {
+	ours    bool
+	refusal *reason // nil: accepted
+}
+
+// classes are all classes, by name.
+func (t *translation) classes() map[gatewayv1.ObjectName]class {
+	out, used := map[gatewayv1.ObjectName]class{}, map[gatewayv1.ObjectName]bool{}
+	for _, g := range t.in.Gateways {
+		used[g.Spec.GatewayClassName] = true
+	}
 	for _, c := range t.in.Classes {
+		name := gatewayv1.ObjectName(c.Name)
 		if c.Spec.ControllerName != ControllerName {
+			out[name] = class{}
 			continue
 		}
 		var refusal *reason
 		if c.Spec.ParametersRef != nil {
 			refusal = &reason{string(gatewayv1.GatewayClassReasonInvalidParameters), "spec.parametersRef: no parameters are supported"}
 		}
-		out[gatewayv1.ObjectName(c.Name)] = refusal
+		out[name] = class{true, refusal}
 		c = c.DeepCopy()
+		finalize(c, used[name])
 		set(&c.Status.Conditions, c.Generation, string(gatewayv1.GatewayClassConditionStatusAccepted), string(gatewayv1.GatewayClassReasonAccepted), refusal)
 		t.out.Classes = append(t.out.Classes, c)
 	}
 	return out
 }
 
-// readGateways notes the Gateways of these classes, in the order of the input.
-func (t *translation) readGateways(classes map[gatewayv1.ObjectName]*reason) (order []*gateway) {
+// readGateways notes the Gateways of this controller's classes, and those that it serves while there is no such
+// class, in the order of the input.
+func (t *translation) readGateways(classes map[gatewayv1.ObjectName]class) (order []*gateway) {
 	for _, obj := range t.in.Gateways {
-		refusal, ours := classes[obj.Spec.GatewayClassName]
-		if !ours || obj.DeletionTimestamp != nil {
+		of, known := classes[obj.Spec.GatewayClassName]
+		g := &gateway{obj: obj.DeepCopy(), refusal: of.refusal, last: t.last(obj)}
+		switch {
+		case obj.DeletionTimestamp != nil || known && !of.ours || !known && g.last == nil:
 			continue
+		case !known:
+			g.refusal = &reason{string(gatewayv1.GatewayReasonInvalid), fmt.Sprintf("GatewayClass %s does not exist", obj.Spec.GatewayClassName)}
 		}
-		g := &gateway{obj: obj.DeepCopy(), refusal: refusal}
-		if in := obj.Spec.Infrastructure; in != nil && in.ParametersRef != nil {
+		if in := obj.Spec.Infrastructure; in != nil && in.ParametersRef != nil && g.refusal == nil {
 			g.refusal = &reason{string(gatewayv1.GatewayReasonInvalidParameters), "spec.infrastructure.parametersRef: no parameters are supported"}
 		}
 		if _, fault := staticAddresses(obj); fault != nil && g.refusal == nil {
 			g.refusal = fault
 		}
 		g.readListeners()
+		g.keepListeners()
 		t.gateways[types.NamespacedName{Namespace: obj.Namespace, Name: obj.Name}] = g
 		order = append(order, g)
 	}

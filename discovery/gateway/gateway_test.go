@@ -69,6 +69,9 @@ func read(t *testing.T, text []byte) *Objects {
 			o := new(corev1.Service)
 			into(o)
 			services[o.Namespace+"/"+o.Name] = o
+			if o.Labels[LabelManagedBy] == ManagedBy && metav1.GetControllerOf(o) != nil {
+				in.Generated = append(in.Generated, o)
+			}
 		case "EndpointSlice":
 			o := new(discoveryv1.EndpointSlice)
 			into(o)
@@ -94,7 +97,7 @@ func render(r *Result) string {
 		}
 	}
 	for _, c := range r.Classes {
-		fmt.Fprintf(&b, "class %s\n", c.Name)
+		fmt.Fprintf(&b, "class %s %v\n", c.Name, c.Finalizers)
 		conditions(c.Status.Conditions)
 	}
 	for _, g := range r.Gateways {

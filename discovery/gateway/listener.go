@@ -17,6 +17,7 @@ type listener struct {
 	refusal   *reason                    // nil: accepted
 	wrongKind *reason                    // a kind of allowedRoutes is not supported
 	conflict  *reason
+	kept      bool     // refused, and served as before
 	tooMany   *reason  // endpoints
 	attached  []*route // the oldest first: it is served
 }
@@ -33,7 +34,7 @@ func (l *listener) portName() string {
 }
 
 // served reports whether the listener is a port of the Service.
-func (l *listener) served() bool { return l.refusal == nil && l.conflict == nil }
+func (l *listener) served() bool { return l.kept || l.refusal == nil && l.conflict == nil }
 
 // routeKinds are the kinds of routes of protocols.
 var routeKinds = map[gatewayv1.ProtocolType]gatewayv1.Kind{

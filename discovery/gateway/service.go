@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -61,21 +60,16 @@ func (t *translation) serve(g *gateway) {
 	if g.refusal == nil {
 		svc, fault = t.service(g)
 	}
+	switch {
+	case svc != nil:
+		fault = g.addresses(svc, t.in.Service(svc.Namespace, svc.Name))
+	case g.last != nil:
+		svc = g.last
+		_ = g.addresses(svc, svc) // the fault is that of the Gateway
+	}
 	if svc != nil {
 		t.out.Services = append(t.out.Services, svc)
-		for _, l := range g.listeners {
-			if !l.served() {
-				continue
-			}
-			before := len(t.out.Slices)
-			if len(l.attached) > 0 {
-				t.slices(g, l, svc)
-			}
-			if len(t.out.Slices) == before { // the port has no endpoints by intention
-				t.out.Slices = append(t.out.Slices, newSlice(l, svc, discoveryv1.AddressTypeIPv4, "none", int32(l.spec.Port)))
-			}
-		}
-		fault = t.addresses(g, svc)
+		t.ports(g, svc)
 	}
 	t.status(g, fault)
 	t.out.Gateways = append(t.out.Gateways, g.obj)
@@ -127,13 +121,12 @@ func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 	return svc, nil
 }
 
-// addresses gives a Gateway those of the Service. The reason is why there is none.
-func (t *translation) addresses(g *gateway, svc *corev1.Service) *reason {
+// addresses gives a Gateway those of the Service as it is, nil for none. The reason is why there is no address.
+func (g *gateway) addresses(svc, old *corev1.Service) *reason {
 	why := string(gatewayv1.GatewayReasonAddressNotAssigned)
 	if svc.Annotations[annotationAddresses] != "" {
 		why = string(gatewayv1.GatewayReasonAddressNotUsable)
 	}
-	old := t.in.Service(svc.Namespace, svc.Name)
 	if old == nil {
 		return &reason{why, "the Service is not there yet"}
 	}

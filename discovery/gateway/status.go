@@ -23,41 +23,50 @@ func set(to *[]metav1.Condition, generation int64, kind, good string, fault *rea
 // status writes the conditions of a Gateway and of the listeners. fault is why the Gateway has no Service
 // or no address, nil if it has.
 func (t *translation) status(g *gateway, fault *reason) {
-	status, generation := &g.obj.Status, g.obj.Generation
-	old := status.Listeners
-	status.Listeners = []gatewayv1.ListenerStatus{}
-	served, refused := 0, 0
-	for _, l := range g.listeners {
-		if l.served() {
-			served++
-		} else {
-			refused++
-		}
-		s := gatewayv1.ListenerStatus{Name: l.spec.Name, SupportedKinds: l.kinds, AttachedRoutes: int32(len(l.attached))}
-		if i := slices.IndexFunc(old, func(o gatewayv1.ListenerStatus) bool { return o.Name == l.spec.Name }); i >= 0 {
-			s.Conditions = slices.Clone(old[i].Conditions)
-		}
-		l.status(&s.Conditions, generation, g.refusal, fault)
-		status.Listeners = append(status.Listeners, s)
-	}
-	accepted, good := g.refusal, string(gatewayv1.GatewayReasonAccepted)
-	switch {
+	status, generation, accepted, good := &g.obj.Status, g.obj.Generation, g.refusal, string(gatewayv1.GatewayReasonAccepted)
+	switch valid := g.valid(); {
 	case accepted != nil:
-	case served == 0:
+	case valid == 0:
 		accepted = &reason{string(gatewayv1.GatewayReasonListenersNotValid), "no listener can be served"}
-	case refused > 0:
+	case valid < len(g.listeners):
 		good = string(gatewayv1.GatewayReasonListenersNotValid)
 	}
 	set(&status.Conditions, generation, string(gatewayv1.GatewayConditionAccepted), good, accepted)
 	if accepted != nil {
 		fault = &reason{string(gatewayv1.GatewayReasonInvalid), accepted.text}
-		status.Addresses = nil
+		switch {
+		case g.last == nil:
+		case slices.ContainsFunc(g.listeners, (*listener).served):
+			fault.text += asBefore
+		default:
+			fault.text += "; the Service stays, without endpoints"
+		}
 	}
 	set(&status.Conditions, generation, string(gatewayv1.GatewayConditionProgrammed), string(gatewayv1.GatewayReasonProgrammed), fault)
+	old := status.Listeners
+	status.Listeners = []gatewayv1.ListenerStatus{}
+	for _, l := range g.listeners {
+		s := gatewayv1.ListenerStatus{Name: l.spec.Name, SupportedKinds: l.kinds, AttachedRoutes: int32(len(l.attached))}
+		if i := slices.IndexFunc(old, func(o gatewayv1.ListenerStatus) bool { return o.Name == l.spec.Name }); i >= 0 {
+			s.Conditions = slices.Clone(old[i].Conditions)
+		}
+		l.status(&s.Conditions, generation, g.refusal != nil, fault)
+		status.Listeners = append(status.Listeners, s)
+	}
 }
 
-// status writes the conditions of a listener.
-func (l *listener) status(to *[]metav1.Condition, generation int64, refusal, fault *reason) {
+// valid is the number of listeners that are accepted.
+func (g *gateway) valid() (n int) {
+	for _, l := range g.listeners {
+		if l.refusal == nil && l.conflict == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// status writes the conditions of a listener. fault is that of the Gateway, which may be refused.
+func (l *listener) status(to *[]metav1.Condition, generation int64, refused bool, fault *reason) {
 	accepted := l.refusal
 	if accepted == nil && l.conflict != nil {
 		accepted = l.conflict
@@ -76,8 +85,8 @@ func (l *listener) status(to *[]metav1.Condition, generation int64, refusal, fau
 	switch {
 	case accepted != nil:
 		programmed = &reason{string(gatewayv1.ListenerReasonInvalid), accepted.text}
-	case refusal != nil:
-		programmed = &reason{string(gatewayv1.ListenerReasonInvalid), refusal.text}
+	case refused:
+		programmed = &reason{string(gatewayv1.ListenerReasonInvalid), fault.text}
 	case fault != nil:
 		programmed = &reason{string(gatewayv1.ListenerReasonPending), fault.text}
 	}

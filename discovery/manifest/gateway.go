@@ -72,9 +72,12 @@ func (r *round) gateways() {
 	}
 	next := map[Key]any{}
 	for _, svc := range out.Services {
+		key := Key{"Service", svc.Namespace, svc.Name}
+		if next[key] = svc; s.generated[key] == any(svc) {
+			continue // that of a Gateway that is refused
+		}
 		is := in.Service(svc.Namespace, svc.Name)
 		svc.CreationTimestamp, svc.Status = is.CreationTimestamp, is.Status
-		next[Key{"Service", svc.Namespace, svc.Name}] = svc
 	}
 	for _, slice := range out.Slices {
 		next[Key{"EndpointSlice", slice.Namespace, slice.Name}] = slice
@@ -140,6 +143,11 @@ func (s *Source) gatewayObjects() (in *gateway.Objects, found bool) {
 			in.UDPRoutes = append(in.UDPRoutes, v)
 		case *gatewayv1.ReferenceGrant:
 			in.Grants = append(in.Grants, v)
+		}
+	}
+	for _, o := range s.generated {
+		if svc, ok := o.(*corev1.Service); ok {
+			in.Generated = append(in.Generated, svc)
 		}
 	}
 	slices.SortFunc(in.Gateways, func(a, b *gatewayv1.Gateway) int {

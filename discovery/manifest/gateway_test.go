@@ -101,6 +101,15 @@ func TestGateways(t *testing.T) {
 	d.expectGateway("[192.0.2.1 2001:db8::1]; TCP/80 10.1.1.1:8080*5 10.1.1.2:8080*1; UDP/53")
 	d.remove("another.yaml")
 
+	t.Log("the Gateway is refused, and endpoints are followed as before")
+	d.write("edge.yaml", strings.Replace(edge, "{value: 192.0.2.1}", "{type: Hostname, value: a.example}", 1))
+	d.write("v2.yaml", withEndpoint("v2", "10.1.1.4"))
+	d.expectGateway("[192.0.2.1 2001:db8::1]; TCP/80 10.1.1.1:8080*5 10.1.1.4:8080*1; UDP/53", "not Accepted (UnsupportedAddress)")
+	d.write("edge.yaml", strings.Join(strings.Split(edge, "---")[1:], "---"))
+	d.write("v2.yaml", withEndpoint("v2", "10.1.1.2"))
+	d.expectGateway("[192.0.2.1 2001:db8::1]; TCP/80 10.1.1.1:8080*5 10.1.1.2:8080*1; UDP/53", "GatewayClass weir does not exist", "not Accepted (Invalid)")
+	d.write("edge.yaml", edge)
+
 	t.Log("a backend goes")
 	d.write("v1.yaml", "{kind: List, apiVersion: v1, items: []}")
 	d.expectGateway("[192.0.2.1 2001:db8::1]; TCP/80 10.1.1.2:8080*0; UDP/53",

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/weirlb/weir/discovery/kube/client"
@@ -240,6 +241,14 @@ func TestKubeGatewaysAreServed(t *testing.T) {
 	b.route("db", "ResolvedRefs", "False RefNotPermitted")
 	b.eventuallyPorts(web)
 
+	// A Gateway that is refused is served as before.
+	b.apply.All(strings.Replace(b.text(edge), "  gatewayClassName: weir\n", "  gatewayClassName: weir\n  addresses: [{type: Hostname, value: example.org}]\n", 1))
+	b.gateway("Accepted", "False UnsupportedAddress")
+	b.eventually("edge-weir", "192.0.2.1 Allocated")
+	b.eventuallyPorts(web)
+	b.apply.All(b.text(edge))
+	b.gateway("Programmed", "True Programmed")
+
 	// A slice that is changed or deleted by somebody else comes back.
 	if err := b.client.DiscoveryV1().EndpointSlices(b.site.Namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{},
 		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=edge-weir"}); err != nil {
@@ -279,4 +288,31 @@ func TestKubeGatewaysAreServed(t *testing.T) {
 	if s, err := b.client.CoreV1().Services(b.site.Namespace).Get(t.Context(), "second-weir", metav1.GetOptions{}); err != nil || s.Spec.Type != corev1.ServiceTypeClusterIP || len(s.OwnerReferences) > 0 {
 		t.Errorf("somebody else's Service: %+v, %v", s, err)
 	}
+	b.lastGateway()
+}
+
+// lastGateway deletes the class, which stays as long as a Gateway has it.
+func (b *gatewayBed) lastGateway() {
+	b.t.Helper()
+	var class, second *unstructured.Unstructured
+	for _, o := range b.apply.Objects(b.text(edge)) {
+		switch {
+		case o.GetKind() == "GatewayClass" && o.GetName() == "weir":
+			class = o
+		case o.GetKind() == "Gateway" && o.GetName() == "edge":
+			second = o
+			second.SetName("second")
+		}
+	}
+	b.apply.Delete(class)
+	if c, err := b.api.GatewayClasses().Get(b.t.Context(), "weir"); err != nil || c.DeletionTimestamp == nil {
+		b.t.Errorf("the class of a Gateway is deleted: %+v, %v", c, err)
+	}
+	b.apply.Delete(second)
+	b.site.Eventually("the class goes with the last Gateway", func(ctx context.Context) error {
+		if _, err := b.api.GatewayClasses().Get(ctx, "weir"); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the class is still there: %v", err)
+		}
+		return nil
+	})
 }

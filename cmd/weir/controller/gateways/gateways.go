@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,11 +61,11 @@ func Run(ctx context.Context, cfg Config) error {
 	for resource, kind := range own {
 		k.caches[resource] = k.informer(client.GroupGateway, resource, kind)
 	}
-	slices := k.informer(discoveryv1.SchemeGroupVersion, "endpointslices", &discoveryv1.EndpointSlice{})
-	if err := slices.AddIndexers(cache.Indexers{bySlice: serviceOfSlice}); err != nil {
+	endpoints := k.informer(discoveryv1.SchemeGroupVersion, "endpointslices", &discoveryv1.EndpointSlice{})
+	if err := endpoints.AddIndexers(cache.Indexers{bySlice: serviceOfSlice}); err != nil {
 		return err
 	}
-	k.caches["endpointslices"] = slices
+	k.caches["endpointslices"] = endpoints
 	for _, informer := range k.caches {
 		if err := informer.SetTransform(trim); err != nil {
 			return err
@@ -169,8 +170,14 @@ func (k *keeper) input() *gateway.Objects {
 			return named[*corev1.Service](k.cfg.Services, namespace+"/"+name)
 		},
 		Slices:            k.slicesOf,
+		Generated:         k.generated(),
 		LoadBalancerClass: k.cfg.Class,
 	}
+}
+
+// generated are the Services of Gateways as they are.
+func (k *keeper) generated() []*corev1.Service {
+	return slices.DeleteFunc(all[*corev1.Service](k.cfg.Services), func(s *corev1.Service) bool { return !generated(s) })
 }
 
 func (k *keeper) slicesOf(namespace, name string) []*discoveryv1.EndpointSlice {

@@ -82,8 +82,8 @@ func (k *keeper) services(ctx context.Context, r *gateway.Result, fail func(stri
 		fail("Service "+key(s), err)
 	})
 	k.failed = failed
-	for _, s := range all[*corev1.Service](k.cfg.Services) {
-		if !wanted[key(s)] && generated(s) && s.DeletionTimestamp == nil {
+	for _, s := range k.generated() {
+		if !wanted[key(s)] && s.DeletionTimestamp == nil {
 			k.cfg.Log.Info("a Service is deleted: no Gateway of this controller has it any more", "service", key(s))
 			fail("Service "+key(s), ignoreMissing(k.cfg.Client.Services(s.Namespace).Delete(ctx, s)))
 		}
@@ -181,6 +181,13 @@ func (k *keeper) slice(ctx context.Context, s *discoveryv1.EndpointSlice) error 
 // statuses writes the statuses that differ.
 func (k *keeper) statuses(ctx context.Context, in *gateway.Objects, r *gateway.Result, fail func(string, error)) {
 	client := k.cfg.Client
+	write(r.Classes, in.Classes, func(a, b *gatewayv1.GatewayClass) bool { return slices.Equal(a.Finalizers, b.Finalizers) }, func(o *gatewayv1.GatewayClass) {
+		next, err := client.GatewayClasses().Update(ctx, o.DeepCopy())
+		if err == nil {
+			o.ResourceVersion = next.ResourceVersion // of the status that is written next
+		}
+		fail("GatewayClass "+o.Name, ignoreMissing(err))
+	})
 	write(r.Classes, in.Classes, func(a, b *gatewayv1.GatewayClass) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.GatewayClass) {
 		_, err := client.GatewayClasses().UpdateStatus(ctx, o)
 		fail("GatewayClass "+o.Name, ignoreMissing(err))
