@@ -136,12 +136,13 @@ var boundaries = []boundary{
 	{folder: "lb/route", why: "the kernel is the only source of routes", own: []string{}},
 	{
 		folder: "lb/hostveth", why: "links, rules and sysctls: it sees no packets",
-		own: []string{"conntrack/statefile", "lb/route", "lb/vethpair"},
+		own: []string{"conntrack/statefile", "lb/markrule", "lb/route", "lb/vethpair"},
 	},
 	{
 		folder: "lb/probepath", why: "connections of the node's own, whatever they ask: no packet of a client",
-		own: []string{"conntrack", "lb/header", "lb/route", "lb/vethpair"}, importers: []string{"cmd/weir"}, tests: []string{"lb"},
+		own: []string{"conntrack", "lb/header", "lb/markrule", "lb/route", "lb/vethpair"}, importers: []string{"cmd/weir"}, tests: []string{"lb"},
 	},
+	{folder: "lb/markrule", why: "rules and tables: it knows no use of them", own: []string{"lb/route"}},
 	{folder: "lb/vethpair", why: "two links and their names", own: []string{}},
 	{
 		folder: "lb/uppair", why: "links alone: it attaches no program and opens no socket",

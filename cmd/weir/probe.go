@@ -53,7 +53,7 @@ func checkProbes(ctx context.Context, stdout, stderr io.Writer, flags *config.Fl
 			list = append(list, probed{service: svc.Name.String(), Target: t})
 		}
 	}
-	path := endpointhealth.Path(cfg, true)
+	path := endpointhealth.Path(cfg, true, nil)
 	defer func() { err = errors.Join(err, path.Close()) }()
 	dial := endpointhealth.Dialer(path)
 	var all sync.WaitGroup

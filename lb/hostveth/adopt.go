@@ -60,7 +60,7 @@ func (h *Veth) adopt() bool {
 	}
 	h.rules.warnForwardPolicy()
 	if h.returnPath.err == nil {
-		h.returnPath.warnMarkConflict()
+		h.returnPath.rule.WarnConflict(h.log)
 	}
 	return true
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/lb/markrule"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/vethpair"
 	"github.com/weirlb/weir/perf/netlab"
@@ -84,7 +85,7 @@ func TestWireTheHostVethOfTheLastProcessIsKept(t *testing.T) {
 			if routes, err = r.veth.link.ownRoutes(unix.AF_INET); err != nil {
 				return err
 			}
-			throws, err = tableRoutes(unix.AF_INET, r.config().Table)
+			throws, err = markrule.Routes(unix.AF_INET, r.config().Table)
 			return err
 		})
 		if len(routes) == 2 && len(throws) == 2 {

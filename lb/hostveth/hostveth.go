@@ -43,6 +43,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/weirlb/weir/lb/markrule"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/vethpair"
 )
@@ -132,10 +133,13 @@ func newVeth(cfg Config) *Veth {
 		prefixes: prefixes, mtu: cfg.MTU, queues: cfg.Queues, redirects: cfg.Redirects,
 		sysctls: sysctls, forwarding: forwarding,
 	}
+	rule := markrule.Rule{
+		Priority: markrule.ReturnPath, Mark: cfg.Mark, Table: cfg.Table, MarkField: "hostVeth.mark", TableField: "hostVeth.table",
+	}
 	h := &Veth{
 		cfg: cfg, log: cfg.Log, link: link, forwarding: forwarding,
 		routes:     &routes{link: link, routes: map[netip.Addr]bool{}, sources: map[netip.Addr]int{}},
-		returnPath: &returnPath{link: link, mark: cfg.Mark, table: cfg.Table, throwRoutes: map[netip.Addr]bool{}, log: cfg.Log},
+		returnPath: &returnPath{link: link, rule: rule, throwRoutes: map[netip.Addr]bool{}, log: cfg.Log},
 		rules:      &ruleset{link: link, mark: cfg.Mark, log: cfg.Log},
 	}
 	if cfg.Mark == 0 {

@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
-	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/lb/markrule"
 	"github.com/weirlb/weir/lb/route"
 )
 
@@ -21,20 +19,14 @@ import (
 //
 //	packets by the host veth from returnPathMAC mark their connection
 //	answers of marked connections get the packet mark (rules.go)
-//	rule RulePriority: fwmark Mark/Mask lookup Table
+//	rule (package markrule): fwmark Mark/Mask lookup Table
 //	Table: default via the host veth
 //	       throw for each endpoint: reverse path checks that know the mark
 //	       (net.ipv4.conf.*.src_valid_mark, nft's `fib saddr . mark`) ask for
 //	       the route to the endpoint, which is main's
-//	       probes to frontends: package probepath
 //
 // Where connection tracking is switched off for these packets (notrack), or a
 // socket is bound to an interface, answers bypass Weir: use nat there.
-
-// RulePriority is where the routing rule stands: behind the local table, also
-// where that was moved to 100 (Cilium), and before rules by source address
-// (1536 for the pods of AWS's VPC CNI).
-const RulePriority = 300
 
 // maxStaleThrowRoutes is how many throw routes may be left of endpoints that are gone:
 // they do no harm.
@@ -43,8 +35,7 @@ const maxStaleThrowRoutes = 1024
 // returnPath is rule and table.
 type returnPath struct {
 	link        *link
-	mark        uint32
-	table       int
+	rule        markrule.Rule
 	throwRoutes map[netip.Addr]bool // endpoints that the table leaves to the main one
 	found       map[netip.Addr]bool // the last process's that nobody has asked for yet
 	err         error               // nil where answers to clients' own addresses come back
@@ -54,7 +45,7 @@ type returnPath struct {
 // open makes rule and table. On error there is no return path, and err says why.
 func (rp *returnPath) open() {
 	if rp.err = errors.Join(rp.checkTableUnused(), rp.ensure()); rp.err == nil {
-		rp.warnMarkConflict()
+		rp.rule.WarnConflict(rp.log)
 	}
 }
 
@@ -64,13 +55,13 @@ func (rp *returnPath) ensure() error {
 		gw := address(p, localHost)
 		err := netlink.RouteReplace(&netlink.Route{
 			LinkIndex: rp.link.kernel().Attrs().Index, Dst: ipNet(unspecified(gw), 0), Gw: gw.AsSlice(),
-			Flags: int(netlink.FLAG_ONLINK), Table: rp.table, Protocol: route.Protocol,
+			Flags: int(netlink.FLAG_ONLINK), Table: rp.rule.Table, Protocol: route.Protocol,
 		})
 		if err != nil {
-			return fmt.Errorf("default route of table %d: %w", rp.table, err)
+			return fmt.Errorf("default route of table %d: %w", rp.rule.Table, err)
 		}
-		if err := netlink.RuleAdd(rp.markRule(familyOf(gw))); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("routing rule for mark %#x: %w", rp.mark, err)
+		if _, err := rp.rule.Add(familyOf(gw)); err != nil {
+			return err
 		}
 	}
 	var errs []error
@@ -80,16 +71,8 @@ func (rp *returnPath) ensure() error {
 	return errors.Join(errs...)
 }
 
-func (rp *returnPath) markRule(family int) *netlink.Rule {
-	r := netlink.NewRule()
-	mask := rp.mark
-	r.Family, r.Priority, r.Table, r.Protocol = family, RulePriority, rp.table, route.Protocol
-	r.Mark, r.Mask = rp.mark, &mask
-	return r
-}
-
 func (rp *returnPath) throwRoute(a netip.Addr) *netlink.Route {
-	return &netlink.Route{Dst: ipNet(a, a.BitLen()), Type: unix.RTN_THROW, Table: rp.table, Protocol: route.Protocol}
+	return &netlink.Route{Dst: ipNet(a, a.BitLen()), Type: unix.RTN_THROW, Table: rp.rule.Table, Protocol: route.Protocol}
 }
 
 // add is AddEndpoint.
@@ -103,7 +86,7 @@ func (rp *returnPath) add(a netip.Addr) error {
 		return nil
 	}
 	if err := netlink.RouteReplace(rp.throwRoute(a)); err != nil {
-		return fmt.Errorf("table %d: throw %s: %w", rp.table, a, err)
+		return fmt.Errorf("table %d: throw %s: %w", rp.rule.Table, a, err)
 	}
 	rp.throwRoutes[a] = true
 	return nil
@@ -133,11 +116,11 @@ func (rp *returnPath) check() (bool, error) {
 	}
 	for _, p := range rp.link.prefixes.list() {
 		family := familyOf(p.Addr())
-		rules, err := ownRules(family)
+		rules, err := markrule.Own(family, markrule.ReturnPath)
 		if err != nil {
 			return true, err
 		}
-		routes, err := tableRoutes(family, rp.table)
+		routes, err := markrule.Routes(family, rp.rule.Table)
 		if err != nil {
 			return true, err
 		}
@@ -147,7 +130,6 @@ func (rp *returnPath) check() (bool, error) {
 				want++
 			}
 		}
-		routes = slices.DeleteFunc(routes, isProbeRoute)
 		if len(rules) != 1 || len(routes) < want {
 			return false, nil
 		}
@@ -158,14 +140,8 @@ func (rp *returnPath) check() (bool, error) {
 // checkTableUnused refuses a routing table in which somebody else has routes.
 func (rp *returnPath) checkTableUnused() error {
 	for _, p := range rp.link.prefixes.list() {
-		list, err := tableRoutes(familyOf(p.Addr()), rp.table)
-		if err != nil {
+		if err := rp.rule.CheckUnused(familyOf(p.Addr())); err != nil {
 			return err
-		}
-		for i := range list {
-			if list[i].Protocol != route.Protocol {
-				return fmt.Errorf("hostVeth.table: routing table %d has a route to %s that is not Weir's; choose another table", rp.table, list[i].Dst)
-			}
 		}
 	}
 	return nil
@@ -174,7 +150,7 @@ func (rp *returnPath) checkTableUnused() error {
 // checkOwn reports whether rule and table are as they would be made, and no others.
 func (rp *returnPath) checkOwn() (bool, error) {
 	for family, p := range map[int]netip.Prefix{unix.AF_INET: rp.link.prefixes.v4, unix.AF_INET6: rp.link.prefixes.v6} {
-		rules, err := ownRules(family)
+		rules, err := markrule.Own(family, markrule.ReturnPath)
 		if err != nil {
 			return false, err
 		}
@@ -184,14 +160,14 @@ func (rp *returnPath) checkOwn() (bool, error) {
 			}
 			continue
 		}
-		routes, err := tableRoutes(family, rp.table)
-		if err != nil || len(rules) != 1 || !rp.isMarkRule(&rules[0]) {
+		routes, err := markrule.Routes(family, rp.rule.Table)
+		if err != nil || len(rules) != 1 || !rp.rule.Is(&rules[0]) {
 			return false, err
 		}
 		defaults := 0
 		for i := range routes {
 			r := &routes[i]
-			if isThrow(r) || isProbeRoute(*r) {
+			if isThrow(r) {
 				continue
 			}
 			gateway, _ := netip.AddrFromSlice(r.Gw)
@@ -209,12 +185,6 @@ func (rp *returnPath) checkOwn() (bool, error) {
 	return true, nil
 }
 
-// isMarkRule reports whether a rule is the one of this process.
-func (rp *returnPath) isMarkRule(r *netlink.Rule) bool {
-	return r.Priority == RulePriority && r.Table == rp.table && r.Mark == rp.mark &&
-		r.Mask != nil && *r.Mask == rp.mark && r.Src == nil && r.Dst == nil && !r.Invert
-}
-
 // removeOthers removes the throw routes of endpoints that no frontend has.
 func (rp *returnPath) removeOthers() error {
 	if rp.err != nil {
@@ -222,7 +192,7 @@ func (rp *returnPath) removeOthers() error {
 	}
 	var errs []error
 	for _, p := range rp.link.prefixes.list() {
-		list, err := tableRoutes(familyOf(p.Addr()), rp.table)
+		list, err := markrule.Routes(familyOf(p.Addr()), rp.rule.Table)
 		errs = append(errs, err)
 		for i := range list {
 			to := destination(&list[i])
@@ -230,7 +200,7 @@ func (rp *returnPath) removeOthers() error {
 				continue
 			}
 			if err := netlink.RouteDel(rp.throwRoute(to)); err != nil && !errors.Is(err, unix.ESRCH) {
-				errs = append(errs, fmt.Errorf("remove the old route to %s of table %d: %w", to, rp.table, err))
+				errs = append(errs, fmt.Errorf("remove the old route to %s of table %d: %w", to, rp.rule.Table, err))
 			}
 		}
 	}
@@ -244,7 +214,7 @@ func (rp *returnPath) find() error {
 		return nil
 	}
 	for _, p := range rp.link.prefixes.list() {
-		list, err := tableRoutes(familyOf(p.Addr()), rp.table)
+		list, err := markrule.Routes(familyOf(p.Addr()), rp.rule.Table)
 		if err != nil {
 			return err
 		}
@@ -257,107 +227,10 @@ func (rp *returnPath) find() error {
 	return nil
 }
 
-// warnMarkConflict warns of foreign routing rules that match bits of the mark: their
-// packets may take Weir's return path, or Weir's packets their route.
-func (rp *returnPath) warnMarkConflict() {
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		rules, err := netlink.RuleList(family)
-		if err != nil {
-			continue
-		}
-		for i := range rules {
-			r := &rules[i]
-			if r.Protocol == route.Protocol || !marksConflict(rp.mark, r) {
-				continue
-			}
-			rp.log.Warn("a routing rule of another program uses bits of hostVeth.mark: choose other bits",
-				"mark", fmt.Sprintf("%#x", rp.mark), "rule", strings.TrimSpace(r.String()), "itsMark", fmt.Sprintf("%#x", r.Mark))
-		}
-	}
-}
-
 // removeReturnPath removes rule and table, also those of an earlier process with
 // another configuration. None there is no error.
-func removeReturnPath() error {
-	var errs []error
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		rules, err := ownRules(family)
-		if err != nil {
-			return err
-		}
-		for i := range rules {
-			if err := netlink.RuleDel(&rules[i]); err != nil && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, fmt.Errorf("remove the routing rule for mark %#x: %w", rules[i].Mark, err))
-			}
-			routes, err := tableRoutes(family, rules[i].Table)
-			errs = append(errs, err)
-			for j := range routes {
-				if routes[j].Protocol != route.Protocol {
-					continue
-				}
-				if err := netlink.RouteDel(&routes[j]); err != nil && !errors.Is(err, unix.ESRCH) {
-					errs = append(errs, fmt.Errorf("remove the route to %s of table %d: %w", routes[j].Dst, rules[i].Table, err))
-				}
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// ownRules are the routing rules that bear Weir's protocol number.
-func ownRules(family int) ([]netlink.Rule, error) {
-	all, err := netlink.RuleList(family)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil, nil // a kernel without routing rules
-	}
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("list routing rules: %w", err)
-	}
-	var own []netlink.Rule
-	for i := range all {
-		if all[i].Protocol == route.Protocol {
-			all[i].Family = family
-			own = append(own, all[i])
-		}
-	}
-	return own, nil
-}
-
-func tableRoutes(family, table int) ([]netlink.Route, error) {
-	list, err := netlink.RouteListFiltered(family, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("list routing table %d: %w", table, err)
-	}
-	for i := range list {
-		if list[i].Dst == nil {
-			list[i].Dst = &net.IPNet{IP: make(net.IP, net.IPv6len), Mask: net.CIDRMask(0, 128)}
-			if family == unix.AF_INET {
-				list[i].Dst = &net.IPNet{IP: make(net.IP, net.IPv4len), Mask: net.CIDRMask(0, 32)}
-			}
-		}
-	}
-	return list, nil
-}
+func removeReturnPath() error { return markrule.Remove(markrule.ReturnPath) }
 
 func isThrow(r *netlink.Route) bool {
 	return r.Type == unix.RTN_THROW && r.Protocol == route.Protocol
-}
-
-// isProbeRoute reports whether a route leads to a single address: those are of package probepath.
-func isProbeRoute(r netlink.Route) bool {
-	ones, bits := r.Dst.Mask.Size()
-	return ones == bits && r.Type == unix.RTN_UNICAST && r.Protocol == route.Protocol
-}
-
-// marksConflict reports whether a packet with Weir's mark alone would match a rule, or a
-// packet of the rule has Weir's mark.
-func marksConflict(mark uint32, r *netlink.Rule) bool {
-	if r.Mark == 0 {
-		return false
-	}
-	mask := ^uint32(0)
-	if r.Mask != nil {
-		mask = *r.Mask
-	}
-	return mark&mask == r.Mark || r.Mark&mark == mark
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/lb/markrule"
 	"github.com/weirlb/weir/perf/netlab"
 )
 
@@ -154,7 +155,7 @@ func TestWireStaleThrowRoutesArePrunedBeyondALimit(t *testing.T) {
 			return fmt.Errorf("%d left before the limit", len(r.veth.returnPath.throwRoutes))
 		}
 		r.veth.PruneEndpoints(used, 1)
-		list, err := tableRoutes(unix.AF_INET, 7765)
+		list, err := markrule.Routes(unix.AF_INET, 7765)
 		if err != nil {
 			return err
 		}
@@ -207,7 +208,7 @@ func TestWireConflictingRulesAreNamedAndKept(t *testing.T) {
 	r := newRig(t)
 	mask := uint32(0xf0)
 	theirs := netlink.NewRule()
-	theirs.Priority, theirs.Table, theirs.Mark, theirs.Mask = RulePriority, 100, 0x30, &mask
+	theirs.Priority, theirs.Table, theirs.Mark, theirs.Mask = markrule.ReturnPath, 100, 0x30, &mask
 	r.do(func() error { return netlink.RuleAdd(theirs) })
 	var err error
 	r.before, err = r.Edge.Edge.State()
@@ -217,33 +218,4 @@ func TestWireConflictingRulesAreNamedAndKept(t *testing.T) {
 		t.Errorf("not said: %s", r.log.String())
 	}
 	r.close()
-}
-
-func TestMarksConflict(t *testing.T) {
-	rule := func(mark uint32, mask ...uint32) *netlink.Rule {
-		r := netlink.NewRule()
-		if r.Mark = mark; len(mask) > 0 {
-			r.Mask = &mask[0]
-		}
-		return r
-	}
-	for _, c := range []struct {
-		name string
-		rule *netlink.Rule
-		want bool
-	}{
-		{"no mark", rule(0), false},
-		{"kube-proxy's masquerade bit", rule(0x4000, 0x4000), false},
-		{"Cilium's proxy", rule(0x200, 0xf00), false},
-		{"Calico's WireGuard", rule(0x100000, 0x100000), false},
-		{"wg-quick", rule(51820), false},
-		{"AWS VPC CNI", rule(0x80, 0x80), false},
-		{"the same bit", rule(0x10, 0x10), true},
-		{"the same value", rule(0x10), true},
-		{"a value that has the bit", rule(0x13), true},
-	} {
-		if got := marksConflict(0x10, c.rule); got != c.want {
-			t.Errorf("%s: %v", c.name, got)
-		}
-	}
 }

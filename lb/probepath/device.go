@@ -27,9 +27,11 @@ type device struct {
 	out   int      // packet socket: l2dsr
 	raw4  int
 	raw6  int // -1 on a machine without IPv6
+	// routes is a socket in the network namespace of the pair, which timers are not in.
+	routes *netlink.Handle
 }
 
-// openDevice makes the pair and the sockets, or takes over the pair of a process that was killed.
+// openDevice makes the pair and the sockets.
 func openDevice() (_ *device, err error) {
 	pair, err := vethpair.Make(vethpair.Config{Names: names, MTU: mtu, Queues: 1})
 	if err != nil {
@@ -57,6 +59,9 @@ func openDevice() (_ *device, err error) {
 	}
 	if err := pair.SetUp(mtu); err != nil {
 		return nil, err
+	}
+	if d.routes, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
 	return d, d.sockets()
 }
@@ -115,6 +120,9 @@ func (d *device) close() {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
+	}
+	if d.routes != nil {
+		d.routes.Close()
 	}
 }
 

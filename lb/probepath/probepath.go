@@ -11,22 +11,23 @@
 //	weir-probe ===veth=== weir-probed --packet socket--> Path: endpoint of the local port
 //	    outer header, raw socket --> endpoint --> answers of the frontend's address to the socket
 //
-// Mark, rule and table are those of the return path (package hostveth); the table has a route for each
-// frontend. Answers take no part in it. Frames enter weir-probed with the MAC address of another: the
-// kernel ignores them there.
+// Mark, rule and table are for probes alone: the address of a frontend is the choice of the author of a
+// Service, and other marked packets must not follow it. Answers take no part in it. Frames enter
+// weir-probed with the MAC address of another: the kernel ignores them there.
 //
 // The alternatives: devices of the kernel (ipip, ip6tnl, fou) are modules that a node may lack, and send
 // GUE to endpoints of routes alone; a TUN device needs a file that a container does not have; TCP in
 // this process would be answered by the kernel with RST; a flow through a worker would cost the packet
 // path a look at each SYN.
 //
-// The pair outlives a process that is killed. The next takes it over, and Cleanup removes it.
+// Pair, routes and rules outlive a process that is killed: Cleanup removes them.
 package probepath
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -40,7 +41,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
-	"github.com/weirlb/weir/lb/route"
+	"github.com/weirlb/weir/lb/markrule"
 	"github.com/weirlb/weir/lb/vethpair"
 )
 
@@ -54,6 +55,9 @@ const (
 	maxRoutes = 1024
 	// lingers is how long the end of a connection, a RST, takes to the packet socket at most.
 	lingers = time.Second
+	// routeIdle is how long a route stays after the last connection: each change of routes has all
+	// programs that follow them read them again.
+	routeIdle = time.Minute
 	// addrGenNone is IN6_ADDR_GEN_MODE_NONE: the kernel makes no link-local address.
 	addrGenNone = 1
 )
@@ -63,12 +67,14 @@ var ErrNode = errors.New("no path for probes")
 
 // Config is about the node.
 type Config struct {
-	// Mark and Table are those of the return path, Priority that of the rule.
+	// Mark is the bits of the packet mark of probes, Table the routing table for them; a Mark of 0
+	// leaves them out.
 	Mark            uint32
-	Table, Priority int
+	Table           int
 	GUEZeroChecksum bool
 	// Beside leaves a pair that is there to its process, and makes no connection then.
 	Beside bool
+	Log    *slog.Logger
 }
 
 // Target is where a connection goes.
@@ -80,15 +86,17 @@ type Target struct {
 
 // Path connects. Nothing is there before the first connection.
 type Path struct {
-	cfg Config
+	cfg  Config
+	mark markrule.Rule
+	idle time.Duration // routeIdle, except in tests
 
 	mu       sync.Mutex
 	open     *device // nil: not open
 	last     *device // the last that was open, for Close
 	flows    map[key]*flow
-	routes   map[netip.Addr]int // connections per frontend's address
-	ruled    map[int]bool       // families for which this Path has made the rule
-	finished chan struct{}      // closed when the reader has ended
+	routes   map[netip.Addr]*routed // by frontend's address
+	ruled    map[int]bool           // families that have the rule; true: this Path has made it
+	finished chan struct{}          // closed when the reader has ended
 }
 
 // key is the local side of a connection.
@@ -101,6 +109,7 @@ type key struct {
 type flow struct {
 	Target
 	egress
+	routed *routed
 	spread uint32      // differs from that of other connections; see header.Encap
 	sent   atomic.Bool // a packet of it
 	mu     sync.Mutex
@@ -123,26 +132,32 @@ func (f *flow) failed() error {
 
 // New makes a Path, to be used in the network namespace of its callers.
 func New(cfg Config) *Path {
-	return &Path{cfg: cfg, flows: map[key]*flow{}, routes: map[netip.Addr]int{}, ruled: map[int]bool{}}
+	return &Path{
+		cfg: cfg, idle: routeIdle, flows: map[key]*flow{}, routes: map[netip.Addr]*routed{}, ruled: map[int]bool{},
+		mark: markrule.Rule{
+			Priority: markrule.Probes, Mark: cfg.Mark, Table: cfg.Table,
+			MarkField: "hostVeth.probeMark", TableField: "hostVeth.probeTable",
+		},
+	}
 }
 
 // Dial connects by "tcp" or "udp". Errors wrap ErrNode, or are those of net.Dialer.
 func (p *Path) Dial(ctx context.Context, network string, t Target) (net.Conn, error) {
-	if err := p.prepare(t.Frontend.Addr()); err != nil {
+	r, err := p.prepare(t.Frontend.Addr())
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNode, err)
 	}
-	defer p.release(t.Frontend.Addr())
-	w, err := findEgress(ctx, t)
-	if err != nil {
+	f, k := &flow{Target: t, routed: r}, key{proto: header.ProtoTCP}
+	if f.egress, err = findEgress(ctx, t); err != nil {
+		p.forget(k, f)
 		return nil, err
 	}
-	f, k := &flow{Target: t, egress: w}, key{proto: header.ProtoTCP}
 	if network == "udp" {
 		k.proto = header.ProtoUDP
 	}
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		return errors.Join(c.Control(func(fd uintptr) {
-			if k.local, err = p.bind(int(fd), w.inner); err == nil {
+			if k.local, err = p.bind(int(fd), f.inner); err == nil {
 				f.spread = uint32(k.local.Port()) * 0x9e3779b1 // the golden ratio: neighbors end up far apart
 				p.mu.Lock()
 				p.flows[k] = f
@@ -234,79 +249,48 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// forget ends the state of a local side, unless that is another connection's by now.
+// forget ends the state of a connection, whose local side may be another's by now.
 func (p *Path) forget(k key, f *flow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.flows[k] == f {
 		delete(p.flows, k)
 	}
+	if f.routed != nil {
+		p.release(f.routed)
+		f.routed = nil
+	}
 }
 
-// prepare makes the pair, and the route to a frontend's address, where they are not there yet.
-func (p *Path) prepare(frontend netip.Addr) error {
+// prepare makes the pair, the rule, and the route to a frontend's address, where they are not there yet.
+// The caller releases the route.
+func (p *Path) prepare(frontend netip.Addr) (*routed, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cfg.Mark == 0 {
-		return errors.New("hostVeth.mark is 0")
+		return nil, errors.New("hostVeth.probeMark is 0")
 	}
 	if p.open != nil && p.open.changed() {
 		p.shut()
 	}
 	if p.open == nil {
 		if _, found, _ := vethpair.Find(names); found && p.cfg.Beside {
-			return fmt.Errorf("%s is there: `weir endpoints` has the checks of the running Weir", names[0])
+			return nil, fmt.Errorf("%s is there: `weir endpoints` has the checks of the running Weir", names[0])
 		}
 		d, err := openDevice()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		p.open, p.last, p.finished = d, d, make(chan struct{})
 		go p.read(d, p.finished)
 	}
 	if err := p.rule(frontend); err != nil {
-		return err
+		return nil, err
 	}
-	if _, ok := p.routes[frontend]; !ok {
-		if len(p.routes) >= maxRoutes {
-			p.prune()
-		}
-		if err := netlink.RouteReplace(p.route(frontend)); err != nil {
-			return fmt.Errorf("route to %s of table %d: %w", frontend, p.cfg.Table, err)
-		}
-	}
-	p.routes[frontend]++
-	return nil
+	return p.use(frontend)
 }
 
-func (p *Path) release(frontend netip.Addr) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.routes[frontend] > 0 {
-		p.routes[frontend]--
-	}
-}
-
-// prune removes the routes that nothing uses. Connections that are made already lose theirs, too: they
-// fail once, and the next has a new one. Preconditions: p.mu is held.
-func (p *Path) prune() {
-	for a, n := range p.routes {
-		if n == 0 {
-			_ = netlink.RouteDel(p.route(a))
-			delete(p.routes, a)
-		}
-	}
-}
-
-func (p *Path) route(a netip.Addr) *netlink.Route {
-	return &netlink.Route{
-		LinkIndex: p.open.outer, Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())},
-		Scope: unix.RT_SCOPE_LINK, Table: p.cfg.Table, Protocol: route.Protocol,
-	}
-}
-
-// rule makes the rule of a family where nobody has: the return path has it for the families of
-// hostVeth.prefixes. Preconditions: p.mu is held.
+// rule makes the rule of a family, unless somebody else uses the table. Preconditions: p.mu is held.
 func (p *Path) rule(frontend netip.Addr) error {
 	family := unix.AF_INET6
 	if frontend.Is4() {
@@ -315,19 +299,18 @@ func (p *Path) rule(frontend netip.Addr) error {
 	if _, known := p.ruled[family]; known {
 		return nil
 	}
-	err := netlink.RuleAdd(p.markRule(family))
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("routing rule for mark %#x: %w", p.cfg.Mark, err)
+	if err := p.mark.CheckUnused(family); err != nil {
+		return err
 	}
-	p.ruled[family] = err == nil
+	made, err := p.mark.Add(family)
+	if err != nil {
+		return err
+	}
+	if len(p.ruled) == 0 && p.cfg.Log != nil {
+		p.mark.WarnConflict(p.cfg.Log)
+	}
+	p.ruled[family] = made
 	return nil
-}
-
-func (p *Path) markRule(family int) *netlink.Rule {
-	r, mask := netlink.NewRule(), p.cfg.Mark
-	r.Family, r.Priority, r.Table, r.Protocol = family, p.cfg.Priority, p.cfg.Table, route.Protocol
-	r.Mark, r.Mask = p.cfg.Mark, &mask
-	return r
 }
 
 // renew has the pair made again if it is gone, and else routes and rules alone, since other connections
@@ -337,9 +320,11 @@ func (p *Path) renew() {
 		p.shut()
 		return
 	}
-	clear(p.routes)
+	for a := range p.routes {
+		_ = p.open.routes.RouteReplace(p.route(a)) // or the next connection tells
+	}
 	for family := range p.ruled {
-		if netlink.RuleAdd(p.markRule(family)) == nil {
+		if made, err := p.mark.Add(family); err == nil && made {
 			p.ruled[family] = true
 		}
 	}
@@ -366,7 +351,7 @@ func (p *Path) Close() error {
 	var errs []error
 	for family, made := range p.ruled {
 		if made {
-			if err := netlink.RuleDel(p.markRule(family)); err != nil && !errors.Is(err, unix.ENOENT) {
+			if err := netlink.RuleDel(p.mark.Of(family)); err != nil && !errors.Is(err, unix.ENOENT) {
 				errs = append(errs, fmt.Errorf("remove the routing rule for mark %#x: %w", p.cfg.Mark, err))
 			}
 		}
@@ -377,11 +362,13 @@ func (p *Path) Close() error {
 	return errors.Join(append(errs, d.pair.Remove())...)
 }
 
-// Cleanup removes the pair of a process that was killed, with its routes.
+// Cleanup removes pair, routes and rules of a process that was killed. It must not be called while a Path
+// is in use.
 func Cleanup() error {
-	pair, found, err := vethpair.Find(names)
-	if err != nil || !found {
-		return err
+	err := markrule.Remove(markrule.Probes)
+	pair, found, foreign := vethpair.Find(names)
+	if foreign != nil || !found {
+		return errors.Join(err, foreign)
 	}
-	return pair.Remove()
+	return errors.Join(err, pair.Remove())
 }

@@ -150,7 +150,7 @@ func validateKernelSpeaker(c *Configuration, r *report) {
 	a := &c.Announce
 	const at = "announce."
 	r.number(at+"kernelTable", a.KernelTable, 1, maxUint32)
-	if t := a.KernelTable; t >= unix.RT_TABLE_DEFAULT && t <= unix.RT_TABLE_LOCAL || t == c.HostVeth.Table {
+	if t := a.KernelTable; t >= unix.RT_TABLE_DEFAULT && t <= unix.RT_TABLE_LOCAL || t == c.HostVeth.Table || t == c.HostVeth.ProbeTable {
 		r.addf(at+"kernelTable", "%d is a table of another use", t)
 	}
 	r.number(at+"kernelProtocol", a.KernelProtocol, 5, 255) // up to 4 the kernel's own

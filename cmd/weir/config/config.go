@@ -292,6 +292,13 @@ type HostVeth struct {
 	// Table is the number of the routing table that leads marked packets to the
 	// veth pair. It must be unused.
 	Table int `json:"table"`
+	// ProbeMark is the bits of the packet mark by which probes of health checks in the modes
+	// l2dsr, ipip and gue take the path of client packets. No other program may use them. With 0
+	// such endpoints are not probed.
+	ProbeMark Mark `json:"probeMark"`
+	// ProbeTable is the number of the routing table that leads these probes to the veth pair
+	// weir-probe. It must be unused.
+	ProbeTable int `json:"probeTable"`
 }
 
 // Conntrack is the flow table (connection tracking).

@@ -21,7 +21,7 @@ interfaces: [{name: eth0, mode: auto, txChecksum: software, hook: xdp}, {name: e
 nodePortAddresses: [192.0.2.0/24, "2001:db8::/64"]
 snat: {addresses: [198.51.100.7], ports: 61000-62000}
 forwarding: {mode: nat}
-hostVeth: {prefixes: [169.254.77.0/24, "fd77:7765:6972::/64"], mark: 0x1000, table: 100}
+hostVeth: {prefixes: [169.254.77.0/24, "fd77:7765:6972::/64"], mark: 0x1000, table: 100, probeMark: 0x20, probeTable: 101}
 protectedPorts: [22, 6443, 10250]
 protectedEndpointPorts: [22, 2379]
 clusterIPs: true
@@ -70,7 +70,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		NodePortAddresses: []string{"192.0.2.0/24", "2001:db8::/64"},
 		SNAT:              SNAT{Addresses: []string{"198.51.100.7"}, Ports: PortRange{61000, 62000}},
 		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
-		HostVeth:          HostVeth{[]string{"169.254.77.0/24", "fd77:7765:6972::/64"}, 0x1000, 100},
+		HostVeth:          HostVeth{[]string{"169.254.77.0/24", "fd77:7765:6972::/64"}, 0x1000, 100, 0x20, 101},
 		ProtectedPorts:    []uint16{22, 6443, 10250}, ProtectedEndpointPorts: []uint16{22, 2379},
 		ClusterIPs: true, ExternalIPs: true,
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},

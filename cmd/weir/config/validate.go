@@ -178,15 +178,28 @@ func validateForwarding(c *Configuration, r *report) {
 	}
 }
 
-func validateHostVeth(c *Configuration, r *report) {
+// validateMarkRule is about a routing rule by mark, and its table.
+func validateMarkRule(r *report, markField string, mark Mark, tableField string, table int) {
 	for _, bits := range []Mark{0x4000, 0x8000} {
-		if c.HostVeth.Mark&bits != 0 {
-			r.addf("hostVeth.mark", "%s has a bit of kube-proxy's (%s)", c.HostVeth.Mark, bits)
+		if mark&bits != 0 {
+			r.addf(markField, "%s has a bit of kube-proxy's (%s)", mark, bits)
 		}
 	}
 	// Beyond the kernel's own tables (253-255); those below 253 are free.
-	if t := c.HostVeth.Table; t < 1 || t >= 253 && t <= 255 || t > math.MaxUint32 {
-		r.addf("hostVeth.table", "must be the number of an unused routing table, is %d", t)
+	if table < 1 || table >= 253 && table <= 255 || table > math.MaxUint32 {
+		r.addf(tableField, "must be the number of an unused routing table, is %d", table)
+	}
+}
+
+func validateHostVeth(c *Configuration, r *report) {
+	h := &c.HostVeth
+	validateMarkRule(r, "hostVeth.mark", h.Mark, "hostVeth.table", h.Table)
+	validateMarkRule(r, "hostVeth.probeMark", h.ProbeMark, "hostVeth.probeTable", h.ProbeTable)
+	if h.Mark&h.ProbeMark != 0 {
+		r.addf("hostVeth.probeMark", "%s has a bit of hostVeth.mark (%s)", h.ProbeMark, h.Mark)
+	}
+	if h.Table == h.ProbeTable {
+		r.addf("hostVeth.probeTable", "%d is hostVeth.table", h.Table)
 	}
 	var v4, v6 int
 	for i, s := range c.HostVeth.Prefixes {

@@ -14,6 +14,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/sdnotify"
 	"github.com/weirlb/weir/lb/announce"
 	"github.com/weirlb/weir/lb/ports/absence"
+	"github.com/weirlb/weir/lb/probepath"
 )
 
 // packetPathState is the state of the packet path. Methods do not wait.
@@ -134,7 +135,10 @@ func (d *Daemon) newChecks() *healthcheck.Checks {
 
 // newHealth makes the Monitor of endpoints. Preconditions: d.lb is open.
 func (d *Daemon) newHealth() *endpointhealth.Monitor {
-	d.probes = endpointhealth.Path(d.cfg, false)
+	if err := probepath.Cleanup(); err != nil { // no Service of this process may need the path
+		d.log.Warn("the path for probes of the last process is left", "err", err)
+	}
+	d.probes = endpointhealth.Path(d.cfg, false, d.log)
 	return endpointhealth.New(endpointhealth.Config{
 		Changed:   d.publisher.HealthChanged,
 		Readiness: d.publisher.Readiness,

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/perf/netlab"
 )
@@ -61,8 +63,9 @@ func TestWireHealthCheckOfDirectServerReturn(t *testing.T) {
 	until("failing", "no answer in 1s", false)
 	undo := f.decapsulate(t)
 	until("passing", "", false)
+	f.expectProbesAlone(t)
 
-	// A Weir that was killed leaves a pair and its routes; the next takes them over.
+	// A Weir that was killed leaves pair, routes and rules, which the next makes anew.
 	must(t, f.weir.Kill())
 	must(t, f.start())
 	until("passing", "", false)
@@ -74,8 +77,42 @@ func TestWireHealthCheckOfDirectServerReturn(t *testing.T) {
 		}))
 	}
 	until("failing", "no answer in 1s", false)
-	must(t, f.weir.Stop(within))
+	must(t, f.weir.Kill())
+	must(t, os.WriteFile(f.path("manifests/direct.yaml"), []byte(modeManifests(directServices, directPorts)), 0o644))
+	must(t, f.start())
 	if _, err := f.Edge.Edge.Interface("weir-probe"); err == nil {
-		t.Error("the pair of the probes is still there")
+		t.Error("the pair of the probes of the last process is still there")
 	}
+	for _, family := range []string{"-4", "-6"} {
+		if rules := f.rules(t, family); strings.Contains(rules, "7766") {
+			t.Errorf("the rule for probes of the last process is still there:\n%s", rules)
+		}
+	}
+	must(t, f.weir.Stop(within))
+}
+
+// expectProbesAlone checks that packets with the mark of the return path do not take the path of probes.
+func (f *fixture) expectProbesAlone(t *testing.T) {
+	t.Helper()
+	var list []netlink.Route
+	must(t, f.Edge.Edge.Do(func() (err error) {
+		list, err = netlink.RouteGetWithOptions(netlab.Host4(netlab.LBNet, 51).AsSlice(), &netlink.RouteGetOptions{Mark: 0x10})
+		return err
+	}))
+	probes, err := f.Edge.Edge.Interface("weir-probe")
+	must(t, err)
+	if list[0].LinkIndex == probes.Attrs().Index {
+		t.Error("answers to clients' own addresses enter the pair of the probes")
+	}
+}
+
+// rules are the routing rules of the node.
+func (f *fixture) rules(t *testing.T, family string) (rules string) {
+	t.Helper()
+	must(t, f.Edge.Edge.Do(func() error {
+		out, err := exec.Command("ip", family, "rule").CombinedOutput()
+		rules = string(out)
+		return err
+	}))
+	return rules
 }

@@ -4,21 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery/prober"
-	"github.com/weirlb/weir/lb/hostveth"
 	"github.com/weirlb/weir/lb/probepath"
 )
 
 // Path is that of probes in the modes without translation. beside is of a command beside a Weir that may
 // run.
-func Path(cfg *config.Configuration, beside bool) *probepath.Path {
+func Path(cfg *config.Configuration, beside bool, log *slog.Logger) *probepath.Path {
 	return probepath.New(probepath.Config{
-		Mark: uint32(cfg.HostVeth.Mark), Table: cfg.HostVeth.Table, Priority: hostveth.RulePriority,
-		GUEZeroChecksum: cfg.Forwarding.GUEZeroChecksum, Beside: beside,
+		Mark: uint32(cfg.HostVeth.ProbeMark), Table: cfg.HostVeth.ProbeTable,
+		GUEZeroChecksum: cfg.Forwarding.GUEZeroChecksum, Beside: beside, Log: log,
 	})
 }
 
