@@ -44,6 +44,8 @@ type Service struct {
 	ClusterIPs      []netip.Addr
 	LoadBalancerIPs []netip.Addr // ingress IPs with ipMode absent or VIP
 	ExternalIPs     []netip.Addr
+	// OfNodes are the LoadBalancerIPs and ExternalIPs that are addresses of Nodes.
+	OfNodes []netip.Addr
 	// Unserved are the entries of the load balancer's status that Weir does not serve.
 	Unserved []UnservedIngress
 	// Families are those of the Service, by ipFamilies or by the cluster IPs; 0: unknown.

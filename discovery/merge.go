@@ -41,6 +41,7 @@ func (s *Store) merge(svc *service) *Service {
 func (s *Store) mergeEndpoints(svc *service) *Service {
 	out := svc.spec.svc
 	out.Ports = slices.Clone(out.Ports)
+	out.OfNodes = s.nodes.owned(&out)
 	out.Mirrored = svc.mirrored != nil
 	var otherFamily Families
 	out.Errors, out.Warnings = svc.problems()
@@ -267,7 +268,7 @@ func (a *Service) sameSpec(b *Service) bool {
 		a.Families == b.Families && a.Unsupported == b.Unsupported && a.Mirrored == b.Mirrored &&
 		a.Unused == b.Unused && a.Refused == b.Refused && maps.Equal(a.Labels, b.Labels) &&
 		slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) &&
-		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.Unserved, b.Unserved) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
+		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.OfNodes, b.OfNodes) && slices.Equal(a.Unserved, b.Unserved) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		slices.Equal(a.Errors, b.Errors) && slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.Faults, b.Faults) &&
 		samePolicy(&a.Policy, &b.Policy)
 }

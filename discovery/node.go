@@ -92,13 +92,29 @@ func (ns *nodes) own(nd *node, addrs []netip.Addr) {
 	ns.byAddr.own(nd, addrs, ns.queue)
 }
 
-// follow queues Services with endpoints at an address that a Node has got or lost, also of those that
-// name their node, which the index does not have.
+// owned are the addresses outside of a Service that Nodes have.
+func (ns *nodes) owned(svc *Service) (list []netip.Addr) {
+	for _, addrs := range [][]netip.Addr{svc.LoadBalancerIPs, svc.ExternalIPs} {
+		for _, a := range addrs {
+			if ns.byAddr.owner(a.Unmap()) != nil {
+				list = append(list, a)
+			}
+		}
+	}
+	return list
+}
+
+// follow queues Services with endpoints or frontends at an address that a Node has got or lost, also those
+// with endpoints that name their node, which the index does not have.
 func (ns *nodes) follow(services map[ServiceName]*service) {
 	if len(ns.moved) == 0 {
 		return
 	}
+	moved := func(a netip.Addr) bool { _, ok := ns.moved[a.Unmap()]; return ok }
 	for _, svc := range services {
+		if svc.spec != nil && (slices.ContainsFunc(svc.spec.svc.LoadBalancerIPs, moved) || slices.ContainsFunc(svc.spec.svc.ExternalIPs, moved)) {
+			ns.queue(svc)
+		}
 		for _, d := range svc.slices {
 			if d.at(ns.moved) {
 				ns.queue(svc)

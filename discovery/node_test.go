@@ -224,3 +224,26 @@ func TestV1beta1Slices(t *testing.T) {
 		t.Error("the topology map has been written to")
 	}
 }
+
+// A frontend at an address of a Node is known as such, whichever comes first.
+func TestFrontendsOfNodes(t *testing.T) {
+	svc := aService("web", "http:80")
+	svc.Spec.ExternalIPs = []string{"192.0.2.2", "192.0.2.9"}
+	s := load(svc, aService("api", "http:80"), aSlice("web-1", "web", "http:8080", "10.0.0.1 node=n3"))
+	for _, step := range []struct {
+		change func()
+		want   string
+	}{
+		{func() {}, "[]"},
+		{func() { feed(s, aNode("n2", "InternalIP=192.0.2.2")) }, "[192.0.2.2]"},
+		{func() { s.DeleteNode("n2") }, "[]"},
+	} {
+		step.change()
+		if up := s.Flush(); up != nil && (len(up.Put) != 1 || up.Put[0].Name.Name != "web") {
+			t.Errorf("others are told: %v", up.Put)
+		}
+		if got := fmt.Sprint(web(s).OfNodes); got != step.want {
+			t.Errorf("addresses of Nodes: %s, want %s", got, step.want)
+		}
+	}
+}

@@ -122,7 +122,7 @@ func Targets(svc *discovery.Service, guard *translate.Guard) (out []prober.Targe
 			if e.State() == "terminated" || guard.Refuses(e.AddrPort) != "" || own.Refuses(e, p.Protocol) != "" {
 				continue
 			}
-			if t, ok := c.target(p, e.AddrPort); ok && refusal(guard, own, e, &t) == "" {
+			if t, ok := c.target(p, e.AddrPort); ok && refusal(svc, guard, own, e, &t) == "" {
 				out = append(out, t)
 			}
 		}
@@ -132,13 +132,13 @@ func Targets(svc *discovery.Service, guard *translate.Guard) (out []prober.Targe
 
 // refusal says why the target of an endpoint is not probed, "" if it is. The port of the check may be
 // another than that of the endpoint.
-func refusal(guard *translate.Guard, own *translate.Frontends, e *topology.Endpoint, t *prober.Target) string {
+func refusal(svc *discovery.Service, guard *translate.Guard, own *translate.Frontends, e *topology.Endpoint, t *prober.Target) string {
 	protocol := "TCP"
 	if t.Check.Kind == probe.UDP {
 		protocol = "UDP"
 	}
 	probed := topology.Endpoint{AddrPort: t.At, NodeName: e.NodeName}
-	return cmp.Or(guard.RefusesProbe(e, t.At), own.Refuses(&probed, protocol))
+	return cmp.Or(guard.RefusesProbe(svc, e, t.At, t.To()), own.Refuses(&probed, protocol))
 }
 
 // checking is the check of a Service, with the port that it names.

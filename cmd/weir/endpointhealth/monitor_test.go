@@ -333,6 +333,36 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// In the modes without translation a probe goes to the frontend, which the author of the Service chooses.
+func TestTargetsByFrontends(t *testing.T) {
+	svc := aService(1, "TCP")
+	svc.Ports[0].Port = svc.Ports[0].Endpoints[0].AddrPort.Port()
+	svc.Options.ForwardingMode = "ipip"
+	svc.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+	guard := &translate.Guard{ExternalIPs: true, Ports: []uint16{22}, Prefixes: []netip.Prefix{netip.MustParsePrefix("169.254.77.0/24")}}
+	for _, tt := range []struct {
+		name, check string
+		frontend    string
+		ofNode      bool
+		want        int
+	}{
+		{"a protected port", "{tcpSocket: {port: 22}}", "192.0.2.9", false, 1},
+		{"a protected port of a node", "{tcpSocket: {port: 22}}", "192.0.2.9", true, 0},
+		{"another port of a node", "{tcpSocket: {}}", "192.0.2.9", true, 1},
+		{"the host veth", "{tcpSocket: {}}", "169.254.77.1", false, 0},
+	} {
+		svc.Options.HealthCheck = parsed(t, tt.check)
+		svc.ExternalIPs, svc.OfNodes = []netip.Addr{netip.MustParseAddr(tt.frontend)}, nil
+		if tt.ofNode {
+			svc.OfNodes = svc.ExternalIPs
+		}
+		list := Targets(svc, guard)
+		if len(list) != tt.want || tt.want > 0 && list[0].Via.Mode != "ipip" {
+			t.Errorf("%s: targets %v, want %d", tt.name, list, tt.want)
+		}
+	}
+}
+
 func parsed(t *testing.T, text string) *probe.Check {
 	t.Helper()
 	c, errs, _ := probe.Parse("check", text)

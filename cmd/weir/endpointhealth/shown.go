@@ -58,7 +58,7 @@ func (m *Monitor) refusal(svc *discovery.Service, p *discovery.Port, at netip.Ad
 	guard := m.guard.Load()
 	for _, e := range atAddress(p, at.Addr()) {
 		if e.AddrPort == at {
-			return refusal(guard, guard.Frontends(svc), &e, t)
+			return refusal(svc, guard, guard.Frontends(svc), &e, t)
 		}
 	}
 	return ""

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/topology"
 )
 
@@ -56,14 +58,15 @@ func (g *Guard) Refuses(a netip.AddrPort) string {
 	return ""
 }
 
-// RefusesProbe says why no probe goes to an address and port of an endpoint, "" if it may. A probe may go
-// to another port than packets do, and every author of a Service names it: it goes to no protected port of
-// any node.
-func (g *Guard) RefusesProbe(e *topology.Endpoint, at netip.AddrPort) string {
-	if e.OfNode && slices.Contains(g.Ports, at.Port()) {
+// RefusesProbe says why no probe goes to an address and port of an endpoint of a Service, "" if it may: at
+// is where the endpoint is, to is where the connection goes, which is a frontend in the modes without
+// translation. A probe may go to another port than packets do, and every author of a Service names port and
+// frontend: it goes to no protected port of any node.
+func (g *Guard) RefusesProbe(svc *discovery.Service, e *topology.Endpoint, at, to netip.AddrPort) string {
+	if (e.OfNode || slices.Contains(svc.OfNodes, to.Addr())) && slices.Contains(g.Ports, at.Port()) {
 		return fmt.Sprintf("port %d of the address of a node is protected (protectedEndpointPorts)", at.Port())
 	}
-	return g.Refuses(at)
+	return cmp.Or(g.Refuses(at), g.Refuses(to))
 }
 
 // ready returns the endpoints of a port of a family as the node uses them, and notes the problem of those
