@@ -154,7 +154,7 @@ func newAnnouncer(cfg *config.Configuration, path packetPath, log *slog.Logger) 
 func startAnnouncer(s announce.Speaker, path packetPath, settings announce.Settings) *Announcer {
 	a := &Announcer{
 		speaker: s, path: path, services: map[string][]announcedFrontend{}, addresses: map[netip.Addr][]announce.Frontend{},
-		node: announce.Node{NotSynced: true},
+		node: announce.Node{NotSynced: true}, lingering: lingering{begun: make(chan struct{}, 1)},
 	}
 	a.rule.SetSettings(settings)
 	if prefixes := s.Adopted(); len(prefixes) > 0 {

@@ -20,6 +20,7 @@ type lingering struct {
 	time      atomic.Int64             // announce.lingerMilliseconds, a time.Duration; 0: nothing lingers
 	withdrawn map[netip.Addr]time.Time // until when packets may come, of addresses that were announced
 	services  map[string]*lingeringService
+	begun     chan struct{} // gets a value when a Service is added
 }
 
 // lingeringService is a Service of which frontends linger.
@@ -165,6 +166,10 @@ func (l *lingering) leave(name string, version *table.Service, had []announcedFr
 		l.services = map[string]*lingeringService{}
 	}
 	l.services[name] = s
+	select {
+	case l.begun <- struct{}{}:
+	default:
+	}
 }
 
 // cloneService is a Service whose slices nobody else uses.
@@ -218,21 +223,22 @@ func (a *Announcer) lingers() bool {
 	return len(a.lingering.services) > 0
 }
 
-// lingerEvery is how often the end of the time is looked for.
+// lingerEvery is how often the end of the time is looked for, while frontends linger.
 const lingerEvery = 50 * time.Millisecond
 
 // followLingering calls end while frontends linger, until ctx ends.
 func (a *Announcer) followLingering(ctx context.Context, end func(now time.Time)) {
-	tick := time.NewTicker(lingerEvery)
-	defer tick.Stop()
 	for {
+		var tick <-chan time.Time
+		if a.lingers() {
+			tick = time.After(lingerEvery)
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
-			if a.lingers() {
-				end(time.Now())
-			}
+		case <-a.lingering.begun:
+		case <-tick:
+			end(time.Now())
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 const (
 	probeEvery  = 60 * time.Millisecond
 	suspicion   = 3
-	gossipEvery = 20 * time.Millisecond
+	gossipEvery = 40 * time.Millisecond
 	syncEvery   = 5 * time.Second
 	streamTime  = 500 * time.Millisecond
 	leaveTime   = 100 * time.Millisecond

@@ -153,8 +153,8 @@ func (l *link) decideAbout(a netip.Addr, x *address, now time.Time) {
 	l.note(x, owner, cmp.Or(why, waits), now)
 }
 
-// obstacle is why this node may not own an address, and waits why it may not take it yet; "" if it
-// may. Preconditions: l.mu is held.
+// obstacle is why this node may not own an address, and waits why it may not take it yet although the
+// others are to leave it to this node; "" if it may. Preconditions: l.mu is held.
 func (l *link) obstacle(a netip.Addr, x *address, now time.Time) (why, waits string) {
 	switch {
 	case !x.wanted:
@@ -169,10 +169,10 @@ func (l *link) obstacle(a netip.Addr, x *address, now time.Time) (why, waits str
 		return "", ""
 	case now.Before(l.ready):
 		l.sooner(l.ready)
-		return "", "listening for other nodes on " + l.name
+		return "listening for other nodes on " + l.name, ""
 	}
 	if at := l.joining(now); at.IsValid() {
-		return "", fmt.Sprintf("the node %s on %s has not said yet which addresses it owns", at, l.name)
+		return fmt.Sprintf("the node %s on %s has not said yet which addresses it owns", at, l.name), ""
 	}
 	return l.inUse(a, x, now)
 }

@@ -32,3 +32,26 @@ func TestALostAddressIsAskedForAgain(t *testing.T) {
 		t.Errorf("%d probes count that were sent before", x.probes)
 	}
 }
+
+// A node that listens is no candidate: the others would wait for it with an address whose owner is gone.
+func TestANodeThatListensIsNoCandidate(t *testing.T) {
+	now := time.Now()
+	for name, c := range map[string]struct {
+		ready time.Duration // from now
+		heard bool          // a node that is no member
+		want  bool
+	}{
+		"listens":                  {ready: listenFor},
+		"waits for a node":         {heard: true},
+		"asks who has the address": {want: true},
+	} {
+		l := lan(now.Add(c.ready))
+		if c.heard {
+			l.heardHello(hello{from: netip.MustParseAddr("192.0.2.2")}, now)
+		}
+		x := &address{wanted: true, probes: 1, probed: now}
+		if l.decideAbout(a4, x, now); x.eligible != c.want || x.owned || l.next.IsZero() {
+			t.Errorf("%s: candidate: %v, owner: %v, %q, looks again: %v", name, x.eligible, x.owned, x.reason, !l.next.IsZero())
+		}
+	}
+}
