@@ -74,6 +74,7 @@ type translation struct {
 	gateways map[types.NamespacedName]*gateway
 	// generated are Services as they are, by Gateway.
 	generated map[types.NamespacedName][]*corev1.Service
+	named     map[types.NamespacedName]bool // Services of the result
 }
 
 // gateway is a Gateway of a class of this controller.
@@ -90,7 +91,7 @@ type reason struct{ reason, text string }
 
 // Translate has no errors: faults of objects are in their conditions.
 func Translate(in *Objects) *Result {
-	t := &translation{in: in, out: &Result{}, grants: map[string][]*gatewayv1.ReferenceGrant{}, gateways: map[types.NamespacedName]*gateway{}, generated: map[types.NamespacedName][]*corev1.Service{}}
+	t := &translation{in: in, out: &Result{}, grants: map[string][]*gatewayv1.ReferenceGrant{}, gateways: map[types.NamespacedName]*gateway{}, generated: map[types.NamespacedName][]*corev1.Service{}, named: map[types.NamespacedName]bool{}}
 	t.readGenerated()
 	for _, g := range in.Grants {
 		t.grants[g.Namespace] = append(t.grants[g.Namespace], g)

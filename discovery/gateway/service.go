@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
@@ -24,13 +25,15 @@ const labelGateway = "gateway.networking.k8s.io/gateway-name"
 const annotationPrefix = "weir.dev/"
 
 // ServiceName is the name of the generated Service: that of the Gateway with that of the class
-// (GEP-1762), or, where a Service cannot have this name, a part with a hash.
+// (GEP-1762), or, where a Service cannot have this name, a part with a hash. So it is for classes with a hyphen:
+// Gateway a of class b-c and Gateway a-b of class c would have the same name.
 func ServiceName(g *gatewayv1.Gateway) string {
-	name := g.Name + "-" + string(g.Spec.GatewayClassName)
-	if len(validation.IsDNS1035Label(name)) == 0 {
+	class := string(g.Spec.GatewayClassName)
+	name := g.Name + "-" + class
+	if !strings.Contains(class, "-") && len(validation.IsDNS1035Label(name)) == 0 {
 		return name
 	}
-	sum := sha256.Sum256([]byte(name))
+	sum := sha256.Sum256([]byte(g.Name + "/" + class))
 	name = strings.Trim(strings.ReplaceAll("gw-"+name, ".", "-"), "-")
 	return fmt.Sprintf("%s-%x", strings.TrimRight(name[:min(len(name), 50)], "-"), sum[:5])
 }
@@ -115,9 +118,11 @@ func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 	if len(validation.IsValidLabelValue(obj.Name)) == 0 {
 		svc.Labels[labelGateway] = obj.Name
 	}
-	if old := t.in.Service(svc.Namespace, svc.Name); old != nil && !metav1.IsControlledBy(old, obj) {
+	name := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
+	if old := t.in.Service(svc.Namespace, svc.Name); old != nil && !metav1.IsControlledBy(old, obj) || t.named[name] {
 		return nil, &reason{string(gatewayv1.GatewayReasonInvalid), fmt.Sprintf("Service %s exists and is not this Gateway's", svc.Name)}
 	}
+	t.named[name] = true
 	return svc, nil
 }
 

@@ -74,7 +74,7 @@ func (k *keeper) services(ctx context.Context, r *gateway.Result, fail func(stri
 		} else if next, changed := changedService(old, s); changed {
 			_, err = client.Update(ctx, next)
 		}
-		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+		if err != nil && !apierrors.IsConflict(err) { // also of a name that is taken: slices would be that Service's
 			mu.Lock()
 			failed[key(s)] = err.Error()
 			mu.Unlock()
