@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
@@ -81,6 +82,7 @@ func (t *translation) serve(g *gateway) {
 // service is the Service of a Gateway, nil if no listener can be served.
 func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 	obj, class, no, dual := g.obj, t.in.LoadBalancerClass, false, corev1.IPFamilyPolicyPreferDualStack
+	cluster := corev1.ServiceInternalTrafficPolicyCluster
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: obj.Namespace, Name: ServiceName(obj), Labels: map[string]string{}, Annotations: map[string]string{},
@@ -88,11 +90,13 @@ func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class, AllocateLoadBalancerNodePorts: &no, IPFamilyPolicy: &dual,
+			// As the API server fills them in.
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, InternalTrafficPolicy: &cluster, SessionAffinity: corev1.ServiceAffinityNone,
 		},
 	}
 	for _, l := range g.listeners {
 		if l.served() {
-			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: l.portName(), Protocol: l.protocol(), Port: l.spec.Port})
+			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: l.portName(), Protocol: l.protocol(), Port: l.spec.Port, TargetPort: intstr.FromInt32(l.spec.Port)})
 		}
 	}
 	if len(svc.Spec.Ports) == 0 {

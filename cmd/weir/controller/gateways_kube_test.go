@@ -11,12 +11,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/weirlb/weir/discovery/kube/client"
@@ -249,6 +252,8 @@ func TestKubeGatewaysAreServed(t *testing.T) {
 	b.apply.All(b.text(edge))
 	b.gateway("Programmed", "True Programmed")
 
+	b.restored()
+
 	// A slice that is changed or deleted by somebody else comes back.
 	if err := b.client.DiscoveryV1().EndpointSlices(b.site.Namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{},
 		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=edge-weir"}); err != nil {
@@ -289,6 +294,41 @@ func TestKubeGatewaysAreServed(t *testing.T) {
 		t.Errorf("somebody else's Service: %+v, %v", s, err)
 	}
 	b.lastGateway()
+}
+
+// restored changes the generated Service as somebody else, who exposes more with it, and expects it back as it was.
+func (b *gatewayBed) restored() {
+	b.t.Helper()
+	services := b.client.CoreV1().Services(b.site.Namespace)
+	was, err := services.Get(b.t.Context(), "edge-weir", metav1.GetOptions{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, patch := range []string{
+		`{"spec":{"selector":{"app":"db"},"externalIPs":["203.0.113.9"]}}`,
+		`{"spec":{"allocateLoadBalancerNodePorts":true,"externalTrafficPolicy":"Local","loadBalancerSourceRanges":["0.0.0.0/0"],"sessionAffinity":"ClientIP"}}`,
+		`{"spec":{"ports":[{"port":80,"protocol":"TCP","nodePort":30080}],"publishNotReadyAddresses":true}}`,
+		`{"spec":{"type":"NodePort","loadBalancerClass":null,"allocateLoadBalancerNodePorts":null}}`,
+		`{"spec":{"type":"ExternalName","externalName":"example.org","clusterIP":null,"clusterIPs":null,"ipFamilies":null,"ipFamilyPolicy":null,` +
+			`"loadBalancerClass":null,"allocateLoadBalancerNodePorts":null,"externalTrafficPolicy":null,"internalTrafficPolicy":null}}`,
+	} {
+		if _, err := services.Patch(b.t.Context(), "edge-weir", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			b.t.Fatalf("%s: %v", patch, err)
+		}
+		b.site.Eventually("as before "+patch, func(ctx context.Context) error {
+			is, err := services.Get(ctx, "edge-weir", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if strings.Contains(patch, "ExternalName") {
+				is.Spec.ClusterIP, is.Spec.ClusterIPs = was.Spec.ClusterIP, was.Spec.ClusterIPs
+			}
+			if diff := cmp.Diff(was.Spec, is.Spec, cmpopts.EquateEmpty()); diff != "" {
+				return errors.New(diff)
+			}
+			return nil
+		})
+	}
 }
 
 // lastGateway deletes the class, which stays as long as a Gateway has it.

@@ -71,7 +71,9 @@ func (k *keeper) services(ctx context.Context, r *gateway.Result, fail func(stri
 		var err error
 		if old == nil {
 			_, err = client.Create(ctx, s)
-		} else if next, changed := changedService(old, s); changed {
+		} else if next, changed := changedService(old, s); changed && isFinal(old, s) {
+			err = client.Delete(ctx, old) // it comes back when the cache has seen that
+		} else if changed {
 			_, err = client.Update(ctx, next)
 		}
 		if err != nil && !apierrors.IsConflict(err) { // also of a name that is taken: slices would be that Service's
@@ -104,8 +106,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// changedService is a Service with all that a Gateway asks for, and whether that differs. Labels and
-// annotations of others stay, and so do fields that the API server has filled in.
+// changedService is a Service with all that a Gateway asks for and nothing else, and whether that differs. Labels and
+// annotations of others stay, and so do addresses and families that the API server has given.
 func changedService(old, want *corev1.Service) (*corev1.Service, bool) {
 	next := old.DeepCopy()
 	maps.DeleteFunc(next.Annotations, func(name, _ string) bool {
@@ -114,13 +116,19 @@ func changedService(old, want *corev1.Service) (*corev1.Service, bool) {
 	})
 	set(&next.Labels, want.Labels)
 	set(&next.Annotations, want.Annotations)
-	same := slices.EqualFunc(old.Spec.Ports, want.Spec.Ports, func(a, b corev1.ServicePort) bool {
-		return a.Name == b.Name && a.Protocol == b.Protocol && a.Port == b.Port
-	})
-	if !same {
-		next.Spec.Ports = want.Spec.Ports
+	want.Spec.DeepCopyInto(&next.Spec)
+	next.Spec.ClusterIP, next.Spec.ClusterIPs, next.Spec.IPFamilies = old.Spec.ClusterIP, old.Spec.ClusterIPs, old.Spec.IPFamilies
+	if old.Spec.Type == corev1.ServiceTypeExternalName {
+		next.Spec.ClusterIPs, next.Spec.IPFamilies = nil, nil
 	}
-	return next, !same || !equality.Semantic.DeepEqual(old.Labels, next.Labels) || !equality.Semantic.DeepEqual(old.Annotations, next.Annotations)
+	return next, !equality.Semantic.DeepEqual(old.Spec, next.Spec) || !equality.Semantic.DeepEqual(old.Labels, next.Labels) ||
+		!equality.Semantic.DeepEqual(old.Annotations, next.Annotations)
+}
+
+// isFinal reports whether a Service has a value that no update can take back: a class, or no cluster IP.
+func isFinal(old, want *corev1.Service) bool {
+	return old.Spec.ClusterIP == corev1.ClusterIPNone ||
+		old.Spec.Type == corev1.ServiceTypeLoadBalancer && !equality.Semantic.DeepEqual(old.Spec.LoadBalancerClass, want.Spec.LoadBalancerClass)
 }
 
 func set(to *map[string]string, want map[string]string) {
