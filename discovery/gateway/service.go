@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/weirlb/weir/discovery"
 )
 
 // annotationAddresses of a Service asks for addresses.
@@ -22,8 +24,8 @@ const annotationAddresses = "weir.dev/loadBalancerIPs"
 // labelGateway names the Gateway of a generated object (GEP-1762).
 const labelGateway = "gateway.networking.k8s.io/gateway-name"
 
-// annotationPrefix is that of annotations of a Gateway that the Service has too.
-const annotationPrefix = "weir.dev/"
+// ownDomain is that of Weir's annotations.
+const ownDomain = "weir.dev"
 
 // ServiceName is the name of the generated Service: that of the Gateway with that of the class
 // (GEP-1762), or, where a Service cannot have this name, a part with a hash. So it is for classes with a hyphen:
@@ -102,19 +104,7 @@ func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 	if len(svc.Spec.Ports) == 0 {
 		return nil, &reason{string(gatewayv1.GatewayReasonInvalid), "no listener can be served"}
 	}
-	for k, v := range obj.Annotations {
-		if strings.HasPrefix(k, annotationPrefix) {
-			svc.Annotations[k] = v
-		}
-	}
-	if in := obj.Spec.Infrastructure; in != nil {
-		for k, v := range in.Annotations {
-			svc.Annotations[string(k)] = string(v)
-		}
-		for k, v := range in.Labels {
-			svc.Labels[string(k)] = string(v)
-		}
-	}
+	describe(svc, obj)
 	if list, _ := staticAddresses(obj); len(list) > 0 {
 		svc.Annotations[annotationAddresses] = strings.Join(list, ",")
 	}
@@ -128,6 +118,41 @@ func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 	}
 	t.named[name] = true
 	return svc, nil
+}
+
+// describe gives a Service the annotations and labels of a Gateway that whoever writes the Gateway could also set on a
+// Service. The account of the controller may be allowed more.
+func describe(svc *corev1.Service, g *gatewayv1.Gateway) {
+	for k, v := range g.Annotations {
+		if discovery.IsServiceAnnotation(k) {
+			svc.Annotations[k] = v
+		}
+	}
+	in := g.Spec.Infrastructure
+	if in == nil {
+		return
+	}
+	for k, v := range in.Annotations {
+		if discovery.IsServiceAnnotation(string(k)) || !isReserved(string(k)) {
+			svc.Annotations[string(k)] = string(v)
+		}
+	}
+	for k, v := range in.Labels {
+		if strings.HasPrefix(string(k), "app.kubernetes.io/") || !isReserved(string(k)) {
+			svc.Labels[string(k)] = string(v)
+		}
+	}
+}
+
+// isReserved reports whether a key is of Kubernetes or of Weir, or of a part of either.
+func isReserved(key string) bool {
+	domain, _, _ := strings.Cut(key, "/")
+	for _, of := range []string{"kubernetes.io", "k8s.io", ownDomain} {
+		if domain == of || strings.HasSuffix(domain, "."+of) {
+			return true
+		}
+	}
+	return false
 }
 
 // addresses gives a Gateway those of the Service as it is, nil for none. The reason is why there is no address.
