@@ -344,6 +344,13 @@ func (b *gatewayBed) lastGateway() {
 			second.SetName("second")
 		}
 	}
+	b.site.Eventually("the finalizer", func(ctx context.Context) error {
+		c, err := b.api.GatewayClasses().Get(ctx, "weir")
+		if err == nil && !slices.Contains(c.Finalizers, gatewayv1.GatewayClassFinalizerGatewaysExist) {
+			err = fmt.Errorf("finalizers %v", c.Finalizers)
+		}
+		return err
+	})
 	b.apply.Delete(class)
 	if c, err := b.api.GatewayClasses().Get(b.t.Context(), "weir"); err != nil || c.DeletionTimestamp == nil {
 		b.t.Errorf("the class of a Gateway is deleted: %+v, %v", c, err)
