@@ -110,7 +110,7 @@ func (svc *Service) portNameFaults(m *merging) {
 func (m *merging) portNames() (text string, any bool) {
 	seen := map[portID]bool{}
 	for _, d := range m.sources {
-		if len(d.endpoints) == 0 {
+		if len(d.endpoints) == 0 || d.byName {
 			continue
 		}
 		any = true

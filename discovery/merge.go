@@ -3,6 +3,7 @@ package discovery
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -82,6 +83,9 @@ func (svc *service) sources() []*sliceData {
 	out := make([]*sliceData, 0, len(svc.slices))
 	for _, d := range svc.slices {
 		out = append(out, d)
+		if d.named != nil {
+			out = append(out, d.named.made...)
+		}
 	}
 	slices.SortFunc(out, func(a, b *sliceData) int { return strings.Compare(a.name, b.name) })
 	return out
@@ -93,6 +97,7 @@ type merging struct {
 	sources []*sliceData
 	matches [][]match // by Service port
 	warned  map[*node]bool
+	refused int // addresses of names
 }
 
 // match is the port of a source that a Service port has endpoints from.
@@ -134,10 +139,13 @@ func (m *merging) port(svc *Service, i int) (otherFamily Families) {
 	for _, x := range m.matches[i] {
 		all = m.sources[x.source].candidates(all, x.source, x.port)
 	}
+	all = m.withoutRefused(svc, all)
 	if svc.Families != 0 && svc.Families != IPv4|IPv6 {
 		all = slices.DeleteFunc(all, func(c candidate) bool {
 			f := c.family()
-			otherFamily |= f &^ svc.Families
+			if !m.sources[c.source].byName { // of a name there are addresses of both families
+				otherFamily |= f &^ svc.Families
+			}
 			return f&svc.Families == 0
 		})
 	}
@@ -159,6 +167,27 @@ func (m *merging) port(svc *Service, i int) (otherFamily Families) {
 	s.scratch = all[:0]
 	svc.Ports[i].Endpoints = out
 	return otherFamily
+}
+
+// withoutRefused leaves out the addresses that no name may have.
+func (m *merging) withoutRefused(svc *Service, all []candidate) []candidate {
+	return slices.DeleteFunc(all, func(c candidate) bool {
+		d := m.sources[c.source]
+		if !d.byName {
+			return false
+		}
+		addr := d.endpoints[c.index].addr
+		reason := m.store.refusesNamed(addr)
+		if reason != "" {
+			name, _, _ := strings.Cut(d.name, " ")
+			text := fmt.Sprintf("EndpointSlice %s/%s: a name leads to %s, which is refused: %s", svc.Name.Namespace, name, addr, reason)
+			if m.refused < maxErrors && !slices.Contains(svc.Warnings, text) {
+				m.refused++
+				svc.Warnings = append(svc.Warnings, text)
+			}
+		}
+		return reason != ""
+	})
 }
 
 // family is the candidate's.
@@ -235,6 +264,9 @@ func (svc *service) problems() (errs, warns []string) {
 		d := svc.slices[name]
 		errs = append(errs, d.errors...)
 		warns = append(warns, d.warnings...)
+		if d.named != nil {
+			warns = append(warns, d.named.warnings...)
+		}
 	}
 	if len(svc.slices) == 0 && svc.endpoints != nil && svc.mirrored == nil {
 		ep := svc.endpoints

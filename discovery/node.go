@@ -115,14 +115,10 @@ func (ns *nodes) follow(services map[ServiceName]*service) {
 		if svc.spec != nil && (slices.ContainsFunc(svc.spec.svc.LoadBalancerIPs, moved) || slices.ContainsFunc(svc.spec.svc.ExternalIPs, moved)) {
 			ns.queue(svc)
 		}
-		for _, d := range svc.slices {
+		for _, d := range svc.sources() {
 			if d.at(ns.moved) {
 				ns.queue(svc)
-			}
-		}
-		for _, d := range svc.mirrored {
-			if d.at(ns.moved) {
-				ns.queue(svc)
+				break
 			}
 		}
 	}

@@ -23,8 +23,10 @@ type sliceData struct {
 	errors    []string
 	unsaid    int // errors beyond maxErrors
 	warnings  []string
-	refused   int // endpoints not taken
-	fqdn      bool
+	refused   int         // endpoints not taken
+	fqdn      bool        // skipped
+	named     *namedSlice // of addressType FQDN, nil for others
+	byName    bool        // made of answers
 }
 
 // slicePort is a port that every endpoint of a slice has.
@@ -106,6 +108,7 @@ func (d *sliceData) addOmittedCount(object string) {
 type sliceParser struct {
 	intern *interner
 	nodes  *nodes
+	named  bool // names are resolved
 }
 
 // slice takes the valid parts of a slice and complains of the rest.
@@ -115,8 +118,14 @@ func (p sliceParser) slice(obj *discoveryv1.EndpointSlice) *sliceData {
 	switch obj.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
 	case discoveryv1.AddressTypeFQDN:
-		d.fqdn = true
-		d.warnings = []string{object + ": addressType FQDN is skipped"}
+		if !p.named {
+			d.fqdn = true
+			d.warnings = []string{object + ": addressType FQDN is skipped (discovery.names)"}
+			return d
+		}
+		p.ports(d, object, obj.Ports, true)
+		p.names(d, object, obj)
+		d.addOmittedCount(object)
 		return d
 	default:
 		d.addError(object, notSupported("addressType", string(obj.AddressType), `"FQDN", "IPv4", "IPv6"`))
@@ -128,7 +137,7 @@ func (p sliceParser) slice(obj *discoveryv1.EndpointSlice) *sliceData {
 			d.addError(object, invalid(annotationPath(AnnotationWeight), text, weightRange))
 		}
 	}
-	p.ports(d, object, obj.Ports)
+	p.ports(d, object, obj.Ports, false)
 	d.endpoints = make([]sliceEndpoint, 0, len(obj.Endpoints))
 	second := "" // the first address that is passed over
 	for i := range obj.Endpoints {
@@ -150,8 +159,9 @@ func (p sliceParser) slice(obj *discoveryv1.EndpointSlice) *sliceData {
 	return d
 }
 
-// ports takes the ports that a Service port can be matched with.
-func (p sliceParser) ports(d *sliceData, object string, ports []discoveryv1.EndpointPort) {
+// ports takes the ports that a Service port can be matched with. Without a number a port of names is that of
+// SRV records.
+func (p sliceParser) ports(d *sliceData, object string, ports []discoveryv1.EndpointPort, names bool) {
 	seen, unset := make(map[portID]bool, len(ports)), 0
 	for i := range ports {
 		q := &ports[i]
@@ -164,6 +174,7 @@ func (p sliceParser) ports(d *sliceData, object string, ports []discoveryv1.Endp
 			sp.protocol = p.intern.string(string(*q.Protocol))
 		}
 		switch {
+		case q.Port == nil && names && sp.name != "" && knownProtocol(sp.protocol) && !seen[sp.portID]: // by SRV
 		case q.Port == nil:
 			if unset++; unset == 1 {
 				d.warnings = append(d.warnings, object+": "+at+".port: not set, which means all ports: skipped, as kube-proxy does")
@@ -179,7 +190,9 @@ func (p sliceParser) ports(d *sliceData, object string, ports []discoveryv1.Endp
 			d.addError(object, duplicate(at+".name", sp.name))
 			continue
 		}
-		sp.port = uint16(*q.Port)
+		if q.Port != nil {
+			sp.port = uint16(*q.Port)
+		}
 		seen[sp.portID] = true
 		d.ports = append(d.ports, sp)
 	}
@@ -208,8 +221,14 @@ func (p sliceParser) endpoint(e *discoveryv1.Endpoint, family discoveryv1.Addres
 	if reason != "" {
 		return sliceEndpoint{}, invalid(at, text, reason)
 	}
+	out := p.described(e)
+	out.addr = addr
+	return out, ""
+}
+
+// described is an endpoint without its address.
+func (p sliceParser) described(e *discoveryv1.Endpoint) sliceEndpoint {
 	out := sliceEndpoint{
-		addr:  addr,
 		hints: p.intern.hintsOf(e.Hints),
 		extra: p.intern.extraLabelsOf(e.DeprecatedTopology),
 		state: conditions(&e.Conditions),
@@ -226,12 +245,12 @@ func (p sliceParser) endpoint(e *discoveryv1.Endpoint, family discoveryv1.Addres
 		zone = *e.Zone
 	}
 	out.zone = p.intern.string(zone)
-	return out, ""
+	return out
 }
 
 // equal reports whether two versions of a slice say the same.
 func (d *sliceData) equal(o *sliceData) bool {
-	return d.name == o.name && d.refused == o.refused && d.fqdn == o.fqdn && d.weight == o.weight &&
+	return d.name == o.name && d.refused == o.refused && d.fqdn == o.fqdn && d.weight == o.weight && d.named.same(o.named) &&
 		slices.Equal(d.ports, o.ports) && slices.Equal(d.endpoints, o.endpoints) &&
 		slices.Equal(d.errors, o.errors) && slices.Equal(d.warnings, o.warnings)
 }

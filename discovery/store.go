@@ -33,6 +33,8 @@ type Options struct {
 	// Use is what this node makes of a Service without endpoints; nil: all of it. It is asked
 	// again by [Store.Reconsider].
 	Use func(*Service) Use
+	// Names resolves the names of EndpointSlices of addressType FQDN; nil: these are skipped.
+	Names Names
 	// Limits bound what Services take. Those beyond are handed out with Service.Refused.
 	Limits Limits
 }
@@ -58,6 +60,7 @@ type Store struct {
 	others      map[ServiceName]struct{} // Services of other proxies
 	stats       Stats
 	demands     demands
+	named       nameIndex
 
 	dirty       []*service
 	self        *Node // as last handed out
@@ -86,7 +89,7 @@ func NewStore(opts Options) *Store {
 		self: opts.NodeName, selfChanged: opts.NodeName != "", queue: s.queue, intern: &s.intern,
 		byName: make(map[string]*node), byAddr: make(addrIndex),
 	}
-	s.parser = sliceParser{&s.intern, &s.nodes}
+	s.parser = sliceParser{&s.intern, &s.nodes, opts.Names != nil}
 	return s
 }
 
@@ -133,6 +136,8 @@ func (s *Store) SetService(obj *corev1.Service) {
 	if svc.spec.equal(sp) {
 		return
 	}
+	s.frontendsOf(sp, 1)
+	s.frontendsOf(svc.spec, -1)
 	svc.spec = sp
 	s.changed(svc)
 }
@@ -166,6 +171,7 @@ func (s *Store) DeleteService(namespace, name string) {
 	if svc == nil || svc.spec == nil {
 		return
 	}
+	s.frontendsOf(svc.spec, -1)
 	svc.spec, svc.good = nil, goodSpec{}
 	s.changed(svc)
 }
@@ -196,6 +202,7 @@ func (s *Store) SetSlice(obj *discoveryv1.EndpointSlice) {
 	// The new slice is counted before the old slice is released, so that a node that both
 	// name is not forgotten in between.
 	s.nodes.addUse(svc, d, 1)
+	s.followNames(d)
 	s.detach(id)
 	s.slices[id] = d
 	if svc.slices == nil {
@@ -241,6 +248,7 @@ func (s *Store) detach(id objectName) *sliceData {
 	delete(d.svc.slices, d.name)
 	s.count(d, -1)
 	s.nodes.addUse(d.svc, d, -1)
+	s.forgetNames(d)
 	return d
 }
 

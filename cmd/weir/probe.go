@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -47,7 +44,7 @@ func checkProbes(ctx context.Context, stdout, stderr io.Writer, flags *config.Fl
 		err  error
 	}
 	var list []probed
-	guard := translate.GuardOf(cfg, ownAddress)
+	guard := translate.GuardOf(cfg, source.OwnAddress)
 	for _, svc := range src.Services() {
 		for _, t := range endpointhealth.Targets(svc, &guard) {
 			list = append(list, probed{service: svc.Name.String(), Target: t})
@@ -85,13 +82,4 @@ func checkProbes(ctx context.Context, stdout, stderr io.Writer, flags *config.Fl
 		return silent(exitFailed)
 	}
 	return nil
-}
-
-// ownAddress reports whether this machine has an address.
-func ownAddress(a netip.Addr) bool {
-	list, err := net.InterfaceAddrs()
-	return err == nil && slices.ContainsFunc(list, func(h net.Addr) bool {
-		prefix, err := netip.ParsePrefix(h.String())
-		return err == nil && prefix.Addr().Unmap() == a
-	})
 }

@@ -174,6 +174,14 @@ func (s *Source) Reconsider() {
 	s.queue.signal()
 }
 
+// NamesChanged takes the answers of Config.Store.Names again, for the next update.
+func (s *Source) NamesChanged() {
+	s.mu.Lock()
+	s.store.NamesChanged()
+	s.mu.Unlock()
+	s.queue.signal()
+}
+
 // Stats are the counters of the store.
 func (s *Source) Stats() discovery.Stats {
 	s.mu.Lock()

@@ -99,6 +99,9 @@ func (s *Source) tellLastKnown(deliver func(*discovery.Update)) {
 	each(s.cfg.LastKnown, s.set)
 	s.store.MarkSynced()
 	s.lastKnown = true
+	s.mu.Unlock()
+	s.cfg.Store.Settle()
+	s.mu.Lock()
 	up := s.store.Flush()
 	s.mu.Unlock()
 	s.log.Warn("the API server has not sent its state: serving what was known last",
@@ -144,6 +147,9 @@ func (s *Source) apply(c changes, deliver func(*discovery.Update)) {
 	for k, o := range c.objects {
 		s.set(k, o)
 	}
+	s.mu.Unlock()
+	s.cfg.Store.Settle()
+	s.mu.Lock()
 	up := s.store.Flush()
 	s.mu.Unlock()
 	if up != nil {

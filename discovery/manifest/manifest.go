@@ -234,6 +234,14 @@ func (s *Source) Reconsider() {
 	s.Reload()
 }
 
+// NamesChanged takes the answers of Config.Store.Names again, for the next update.
+func (s *Source) NamesChanged() {
+	s.mu.Lock()
+	s.store.NamesChanged()
+	s.mu.Unlock()
+	s.Reload()
+}
+
 // Notes are the objects that are passed over, as discovery.Store.Notes has
 // them.
 func (s *Source) Notes() []discovery.Note {

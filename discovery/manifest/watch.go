@@ -90,6 +90,7 @@ func (s *Source) wait(ctx context.Context, w *watcher, poll, again <-chan time.T
 // flush delivers the changes.
 func (s *Source) flush(deliver func(*discovery.Update)) {
 	defer s.cfg.Working()()
+	s.cfg.Store.Settle()
 	if up := s.Flush(); up != nil {
 		deliver(up)
 	}

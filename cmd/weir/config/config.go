@@ -191,10 +191,21 @@ type Configuration struct {
 	resumed bool
 }
 
-// Discovery is the source of Services: exactly one field must be set.
+// Discovery is the source of Services: manifests or kubernetes must be set.
 type Discovery struct {
 	Manifests  *Manifests  `json:"manifests,omitempty"`
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
+	Names      *Names      `json:"names,omitempty"`
+}
+
+// Names is the resolution of names in EndpointSlices of addressType FQDN.
+type Names struct {
+	// Resolver is the address, or address and port, of a recursive DNS resolver. Without it those of
+	// /etc/resolv.conf are asked, which is read again as it changes.
+	Resolver string `json:"resolver,omitempty"`
+	// InCluster resolves names of EndpointSlices of an API server, too. By default only those of manifests
+	// are resolved: whoever writes a name may have it lead anywhere.
+	InCluster bool `json:"inCluster,omitempty"`
 }
 
 // Manifests is the source that needs no cluster: Kubernetes objects in files.

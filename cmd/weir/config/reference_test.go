@@ -139,7 +139,7 @@ func groupsOf(t *testing.T) []group {
 	def := Default()
 	def.Announce.Peers = []Peer{{BFD: &BFD{}}}
 	def.Interfaces = []Interface{{Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookAuto}}
-	def.Discovery = Discovery{Manifests: &Manifests{}, Kubernetes: &Kubernetes{}}
+	def.Discovery = Discovery{Manifests: &Manifests{}, Kubernetes: &Kubernetes{}, Names: &Names{}}
 	age := DefaultLastKnownMaxAgeHours
 	def.Discovery.Kubernetes.LastKnownMaxAgeHours, def.Discovery.Kubernetes.Events = &age, EventsOn
 

@@ -57,7 +57,7 @@ func completed(c *Configuration, sample []byte) (*Configuration, error) {
 	}
 	n := *c
 	if n.Discovery.Manifests == nil && n.Discovery.Kubernetes == nil {
-		n.Discovery = s.Discovery
+		n.Discovery.Manifests, n.Discovery.Kubernetes = s.Discovery.Manifests, s.Discovery.Kubernetes
 	}
 	if len(n.Interfaces) == 0 {
 		n.Interfaces = s.Interfaces

@@ -102,6 +102,21 @@ func validateDiscovery(c *Configuration, r *report) {
 	if k != nil {
 		k.validate(r)
 	}
+	if n := c.Discovery.Names; n != nil && n.Resolver != "" {
+		if _, ok := n.Server(); !ok {
+			r.addf("discovery.names.resolver", "%q is not an IP address, or IP address and port, as 192.0.2.53 or [2001:db8::53]:53", n.Resolver)
+		}
+	}
+}
+
+// Server is the resolver with its port, invalid if there is none.
+func (n *Names) Server() (netip.AddrPort, bool) {
+	a, err := netip.ParseAddrPort(n.Resolver)
+	if err != nil {
+		ip, bad := netip.ParseAddr(n.Resolver)
+		a, err = netip.AddrPortFrom(ip, 53), bad
+	}
+	return a, err == nil && !a.Addr().IsUnspecified() && a.Port() != 0
 }
 
 // validateSelection checks the fields that must be the value of a label and the name of a

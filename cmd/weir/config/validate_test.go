@@ -27,6 +27,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"no source", func(c *Configuration) { c.Discovery = Discovery{} }, "discovery", "must have manifests"},
 		{"two sources", func(c *Configuration) { c.Discovery.Kubernetes = &Kubernetes{} }, "discovery", "give one"},
 		{"source without path", func(c *Configuration) { c.Discovery.Manifests.Path = "" }, "discovery.manifests.path", "must be given"},
+		{"a resolver by name", func(c *Configuration) { c.Discovery.Names = &Names{Resolver: "dns.example:53"} }, "discovery.names.resolver", "is not an IP address"},
 		{"age below zero", func(c *Configuration) {
 			hours := -1
 			c.Discovery = Discovery{Kubernetes: &Kubernetes{LastKnownMaxAgeHours: &hours}}

@@ -31,6 +31,7 @@ import (
 type Cluster struct {
 	*kube.Source
 	keeper    *lastknown.Keeper // nil: nothing is kept
+	names     *resolution
 	latencies *metrics.Latencies
 	server    string
 	file      string // of the last known state
@@ -81,11 +82,11 @@ func newCluster(ctx context.Context, cfg *config.Configuration, reach *translate
 	}
 	logClientGo.Do(func() { klog.SetSlogLogger(log.With("from", "client-go")) })
 	c := &Cluster{
-		latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, lastknown.File),
+		names: newNames(cfg), latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, lastknown.File),
 	}
 	c.clusterIPs.Store(cfg.ClusterIPs)
 	kc.Log, kc.Measure, kc.Working = log, c.latencies, working
-	kc.Store = needed(cfg, reach)
+	kc.Store = c.names.resolving(needed(cfg, reach))
 	kc.Concerns = func(svc *discovery.Service) bool { return translate.HasFrontend(svc, c.clusterIPs.Load()) }
 	identity := Identity(&kc)
 	file := c.file
@@ -113,6 +114,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, reach *translate
 	if c.Source, err = kube.New(kc); err != nil {
 		return nil, err
 	}
+	c.names.changed = c.NamesChanged
 	if cfg.StateDir != "" {
 		c.keeper = lastknown.NewKeeper(file, identity, c.Objects, log)
 		c.keeper.GoodAt = c.GoodAt
@@ -136,6 +138,7 @@ func Identity(c *kube.Config) string {
 func (c *Cluster) Run(ctx context.Context, deliver func(*discovery.Update)) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
+	defer c.names.run(ctx)()
 	if c.access != nil {
 		tasks.Go(func() { c.access.run(ctx) })
 	}

@@ -47,12 +47,15 @@ func ReachOf(cfg *config.Configuration) *translate.SharedReach {
 // New makes the source that the configuration names. It calls working for each update.
 func New(ctx context.Context, cfg *config.Configuration, reach *translate.SharedReach, working func() (done func()), log *slog.Logger) (Source, error) {
 	if m := cfg.Discovery.Manifests; m != nil {
-		return manifests{manifest.New(manifest.Config{
+		n := newNames(cfg)
+		src := manifests{manifest.New(manifest.Config{
 			Path:    m.Path,
-			Store:   needed(cfg, reach),
+			Store:   n.resolving(needed(cfg, reach)),
 			Working: working,
 			Log:     log,
-		}), m.Path}, nil
+		}), m.Path, n}
+		n.changed = src.NamesChanged
+		return src, nil
 	}
 	if cfg.Discovery.Kubernetes != nil {
 		return newCluster(ctx, cfg, reach, working, log)
@@ -66,8 +69,13 @@ func Store(cfg *config.Configuration) discovery.Options {
 	limit := func(store int) discovery.Limit {
 		return discovery.Limit{Total: store, Namespace: cfg.Limits.Namespace(store), Service: cfg.Limits.Service(store)}
 	}
+	var known discovery.Names
+	if resolves(cfg) {
+		known = discovery.NoNames{}
+	}
 	return discovery.Options{
-		NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: translate.Supported, LoadBalancerClass: cfg.LoadBalancerClass,
+		NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: translate.Supported,
+		LoadBalancerClass: cfg.LoadBalancerClass, Names: known,
 		Limits: discovery.Limits{Frontends: limit(lb.MaxFrontends), Endpoints: limit(lb.MaxEndpoints)},
 	}
 }
@@ -104,7 +112,14 @@ func noteProblems(notes []discovery.Note) []problem.Problem {
 // manifests is the source of files.
 type manifests struct {
 	*manifest.Source
-	path string
+	path  string
+	names *resolution
+}
+
+// Run implements Source.
+func (m manifests) Run(ctx context.Context, deliver func(*discovery.Update)) error {
+	defer m.names.run(ctx)()
+	return m.Source.Run(ctx, deliver)
 }
 
 // Problems implements Source. The log of the manifests is their own.

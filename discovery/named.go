@@ -1,0 +1,293 @@
+package discovery
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// NameQuestion asks for the addresses of a host, or for the addresses and ports of a service of it.
+type NameQuestion struct {
+	Host string // as example.com, without a dot at the end
+	// Service is as _http._tcp for the SRV record of the host (RFC 2782), "" for A and AAAA.
+	Service string
+}
+
+// String is the name that is asked for.
+func (q NameQuestion) String() string { return strings.TrimPrefix(q.Service+"."+q.Host, ".") }
+
+// NameAnswer is the last answer to a question.
+type NameAnswer struct {
+	// Targets are sorted, each once. The port is 0 without a Service.
+	Targets []netip.AddrPort
+	// Faults are what is wrong with it, in texts that stay the same while they last: the resolver fails, an
+	// address is refused.
+	Faults []string
+}
+
+// Names resolves the names of EndpointSlices. Methods may be called from any goroutine.
+type Names interface {
+	// Follow keeps the answers to the questions of a slice, in place of those that it had.
+	Follow(slice ServiceName, questions []NameQuestion)
+	// Answer is the last answer for a namespace, without targets as long as there is none.
+	Answer(namespace string, q NameQuestion) NameAnswer
+	// Settle waits, after a start and for some seconds at most, until each name has been asked for once:
+	// before that endpoints would seem to be removed.
+	Settle()
+}
+
+// NoNames knows nothing of names, for an examination of objects alone.
+type NoNames struct{}
+
+// Follow implements Names.
+func (NoNames) Follow(ServiceName, []NameQuestion) {}
+
+// Settle implements Names.
+func (NoNames) Settle() {}
+
+// Answer implements Names.
+func (NoNames) Answer(string, NameQuestion) NameAnswer { return NameAnswer{} }
+
+// maxQuestions is the number of names of a slice that are resolved.
+const maxQuestions = 64
+
+// namedSlice is the part of an EndpointSlice whose endpoints are names.
+type namedSlice struct {
+	id        objectName
+	ports     []slicePort // 0: that of the SRV record
+	questions []NameQuestion
+	hosts     []string        // of the endpoints
+	endpoints []sliceEndpoint // without addresses and nodes
+	nodes     []string        // of the endpoints
+	// made are the slices that the answers stand for, with the faults of the answers.
+	made     []*sliceData
+	warnings []string
+}
+
+// names takes a slice of addressType FQDN.
+func (p sliceParser) names(d *sliceData, object string, obj *discoveryv1.EndpointSlice) {
+	n := &namedSlice{id: objectName{obj.Namespace, d.name}}
+	for i := range obj.Endpoints {
+		e := &obj.Endpoints[i]
+		at := index("endpoints", i) + ".addresses"
+		if len(e.Addresses) == 0 {
+			d.refused++
+			d.addError(object, at+": Required value: must contain at least 1 address")
+			continue
+		}
+		host := strings.TrimSuffix(strings.ToLower(e.Addresses[0]), ".")
+		if errs := validation.IsFullyQualifiedDomainName(field.NewPath(at), host); len(errs) > 0 {
+			d.refused++
+			d.addError(object, invalid(at+"[0]", e.Addresses[0], "must be a domain name with at least two labels"))
+			continue
+		}
+		n.hosts = append(n.hosts, strings.Clone(host))
+		described, node := p.described(e), ""
+		if nd := described.node; nd != nil {
+			node, described.node = nd.name, nil
+			p.nodes.drop(nd) // it is made again with the endpoints
+		}
+		n.endpoints, n.nodes = append(n.endpoints, described), append(n.nodes, node)
+	}
+	n.ports, d.ports = d.ports, nil
+	if n.ask(); len(n.questions) > maxQuestions {
+		n.questions = n.questions[:maxQuestions]
+		d.warnings = append(d.warnings, fmt.Sprintf("%s: of a slice at most %d names are resolved", object, maxQuestions))
+	}
+	d.named = n
+}
+
+// ask makes the questions of the slice, in the order of its endpoints, each once.
+func (n *namedSlice) ask() {
+	seen := map[NameQuestion]bool{}
+	for i := range n.ports {
+		for j := 0; j < len(n.hosts) && len(n.questions) <= maxQuestions; j++ {
+			if q := (NameQuestion{n.hosts[j], n.ports[i].service()}); !seen[q] {
+				seen[q] = true
+				n.questions = append(n.questions, q)
+			}
+		}
+	}
+}
+
+// service is that of the SRV record which has the port, "" if the port is known.
+func (p *slicePort) service() string {
+	if p.port != 0 {
+		return ""
+	}
+	return "_" + p.name + "._" + strings.ToLower(p.protocol)
+}
+
+// make makes the slices that the answers stand for: a slice with the ports that are known, and for each
+// port and number of it, of SRV records, another.
+func (n *namedSlice) make(svc *service, s *Store) {
+	n.made, n.warnings = nil, nil
+	answers := make(map[NameQuestion][]netip.AddrPort, len(n.questions))
+	for _, q := range n.questions {
+		answer := s.opts.Names.Answer(n.id.Namespace, q)
+		for _, text := range answer.Faults {
+			n.warn(fmt.Sprintf("EndpointSlice %s: name %s: %s", n.id, q, text))
+		}
+		for _, t := range answer.Targets {
+			if reason := specialAddr(t.Addr()); reason != "" {
+				n.warn(fmt.Sprintf("EndpointSlice %s: name %s: %s is refused: %s", n.id, q, t.Addr(), reason))
+				continue
+			}
+			answers[q] = append(answers[q], t)
+		}
+	}
+	var known []slicePort
+	for i := range n.ports {
+		if p := &n.ports[i]; p.port != 0 {
+			known = append(known, *p)
+		} else {
+			n.makePorts(svc, s, answers, p.service(), []slicePort{*p})
+		}
+	}
+	if len(known) > 0 {
+		n.makePorts(svc, s, answers, "", known)
+	}
+}
+
+// makePorts makes slices of the answers to the questions of a service, with ports whose number 0 stands for
+// that of the answer.
+func (n *namedSlice) makePorts(svc *service, s *Store, answers map[NameQuestion][]netip.AddrPort, service string, ports []slicePort) {
+	byPort := map[uint16]*sliceData{}
+	for j, host := range n.hosts {
+		for _, t := range answers[NameQuestion{host, service}] {
+			d := byPort[t.Port()]
+			if d == nil {
+				d = &sliceData{svc: svc, name: fmt.Sprintf("%s %s %d", n.id.Name, service, t.Port()), byName: true, ports: slices.Clone(ports)}
+				if d.ports[0].port == 0 {
+					d.ports[0].port = t.Port()
+				}
+				byPort[t.Port()] = d
+				n.made = append(n.made, d)
+			}
+			e := n.endpoints[j]
+			if e.addr = t.Addr(); n.nodes[j] != "" {
+				e.node = s.nodes.named(n.nodes[j])
+			}
+			d.endpoints = append(d.endpoints, e)
+		}
+	}
+}
+
+func (n *namedSlice) warn(text string) {
+	if len(n.warnings) < maxErrors && !slices.Contains(n.warnings, text) {
+		n.warnings = append(n.warnings, text)
+	}
+}
+
+// same reports whether two slices of names ask the same.
+func (n *namedSlice) same(o *namedSlice) bool {
+	if n == nil || o == nil {
+		return n == o
+	}
+	return slices.Equal(n.ports, o.ports) && slices.Equal(n.hosts, o.hosts) &&
+		slices.Equal(n.endpoints, o.endpoints) && slices.Equal(n.nodes, o.nodes)
+}
+
+// nameIndex has what concerns the slices of names of a Store: there are few.
+type nameIndex struct {
+	slices map[objectName]*sliceData
+	// frontends counts the Services that have an address.
+	frontends map[netip.Addr]int
+}
+
+// followNames has the names of a slice resolved, and takes the answers that are there already.
+func (s *Store) followNames(d *sliceData) {
+	if d.named == nil {
+		return
+	}
+	if s.named.slices == nil {
+		s.named.slices = map[objectName]*sliceData{}
+	}
+	s.named.slices[d.named.id] = d
+	s.opts.Names.Follow(d.named.id, d.named.questions)
+	d.named.make(d.svc, s)
+	s.useNamed(d, 1)
+}
+
+// forgetNames ends that.
+func (s *Store) forgetNames(d *sliceData) {
+	if d.named == nil {
+		return
+	}
+	if s.named.slices[d.named.id] == d { // no other version has followed
+		delete(s.named.slices, d.named.id)
+		s.opts.Names.Follow(d.named.id, nil)
+	}
+	s.useNamed(d, -1)
+}
+
+func (s *Store) useNamed(d *sliceData, by int) {
+	for _, made := range d.named.made {
+		s.nodes.addUse(d.svc, made, by)
+	}
+}
+
+// NamesChanged takes the answers of Options.Names again, for the next Flush.
+func (s *Store) NamesChanged() {
+	for _, d := range s.named.slices {
+		old := *d.named
+		d.named.make(d.svc, s)
+		if slices.Equal(old.warnings, d.named.warnings) && slices.EqualFunc(old.made, d.named.made, (*sliceData).equal) {
+			d.named.made = old.made
+			continue
+		}
+		s.useNamed(d, 1)
+		for _, made := range old.made {
+			s.nodes.addUse(d.svc, made, -1)
+		}
+		s.queue(d.svc)
+	}
+}
+
+// Settle waits for the first answers of Options.Names. It may be called without the lock of the Store.
+func (o *Options) Settle() {
+	if o.Names != nil {
+		o.Names.Settle()
+	}
+}
+
+// frontendsOf follows the addresses of a Service: by is 1 for those that it has now, -1 for former ones.
+func (s *Store) frontendsOf(sp *spec, by int) {
+	if sp == nil || s.opts.Names == nil {
+		return
+	}
+	if s.named.frontends == nil {
+		s.named.frontends = map[netip.Addr]int{}
+	}
+	for _, list := range [][]netip.Addr{sp.svc.ClusterIPs, sp.svc.LoadBalancerIPs, sp.svc.ExternalIPs} {
+		for _, a := range list {
+			if s.named.frontends[a] += by; s.named.frontends[a] == 0 {
+				delete(s.named.frontends, a)
+			}
+			for _, d := range s.named.slices {
+				for _, made := range d.named.made {
+					if slices.ContainsFunc(made.endpoints, func(e sliceEndpoint) bool { return e.addr == a }) {
+						s.queue(d.svc)
+					}
+				}
+			}
+		}
+	}
+}
+
+// refusesNamed says why no name may have an address, "" if it may: who writes a name in the DNS is not
+// who writes the slice.
+func (s *Store) refusesNamed(a netip.Addr) string {
+	switch {
+	case s.nodes.byAddr.owner(a) != nil:
+		return "it is the address of a Node"
+	case s.named.frontends[a] > 0:
+		return "it is the address of a Service"
+	}
+	return ""
+}
