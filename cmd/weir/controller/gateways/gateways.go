@@ -25,9 +25,6 @@ import (
 const (
 	// gather is how long changes are gathered: all objects are looked at together.
 	gather = 50 * time.Millisecond
-	// The time until a write that failed is tried again.
-	firstRetry = 200 * time.Millisecond
-	lastRetry  = time.Minute
 )
 
 // Config has the parameters of Run.
@@ -45,7 +42,8 @@ type keeper struct {
 	wake   chan struct{}
 	caches map[string]cache.SharedIndexInformer // by resource
 	// failed are the errors of the last writes of generated Services, by key.
-	failed map[string]string
+	failed  map[string]string
+	retries *retries
 }
 
 // bySlice is the index of slices by their Service.
@@ -53,7 +51,7 @@ const bySlice = "service"
 
 // Run keeps Gateways served until ctx ends. It waits for definitions that are not installed yet.
 func Run(ctx context.Context, cfg Config) error {
-	k := &keeper{cfg: cfg, wake: make(chan struct{}, 1), caches: map[string]cache.SharedIndexInformer{}, failed: map[string]string{}}
+	k := &keeper{cfg: cfg, wake: make(chan struct{}, 1), caches: map[string]cache.SharedIndexInformer{}, failed: map[string]string{}, retries: newRetries()}
 	own := map[string]runtime.Object{
 		"gatewayclasses": &gatewayv1.GatewayClass{}, "gateways": &gatewayv1.Gateway{}, "tcproutes": &gatewayv1.TCPRoute{},
 		"udproutes": &gatewayv1.UDPRoute{}, "referencegrants": &gatewayv1.ReferenceGrant{},
@@ -91,7 +89,6 @@ func Run(ctx context.Context, cfg Config) error {
 
 // keep looks at all objects after each change.
 func (k *keeper) keep(ctx context.Context) error {
-	retry := firstRetry
 	again := time.NewTimer(0)
 	defer again.Stop()
 	for {
@@ -106,12 +103,11 @@ func (k *keeper) keep(ctx context.Context) error {
 			return nil
 		case <-time.After(gather):
 		}
-		if k.round(ctx) {
-			retry = firstRetry
-			continue
+		k.round(ctx)
+		again.Stop()
+		if wait, more := k.retries.next(time.Now()); more {
+			again.Reset(wait)
 		}
-		again.Reset(retry)
-		retry = min(2*retry, lastRetry)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -22,25 +22,29 @@ import (
 // writers are how many writes, which wait for the API server, go at once.
 const writers = 8
 
-// round makes all objects as they should be, and is false if a write failed.
-func (k *keeper) round(ctx context.Context) bool {
+// round makes all objects as they should be, except for those whose writes failed lately.
+func (k *keeper) round(ctx context.Context) {
 	in := k.input()
 	r := gateway.Translate(in)
-	var failures atomic.Int32
-	fail := func(what string, err error) {
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		failures.Add(1)
-		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-			return // the cache is behind
-		}
-		k.cfg.Log.Warn("an object of a Gateway cannot be written", "object", what, "err", err)
+	k.services(ctx, r)
+	k.slices(ctx, r)
+	k.statuses(ctx, in, r)
+}
+
+// try writes an object, unless that failed lately: then it does nothing, and is false.
+func (k *keeper) try(ctx context.Context, object string, write func() error) (tried bool, err error) {
+	if !k.retries.due(object, time.Now()) {
+		return false, nil
 	}
-	k.services(ctx, r, fail)
-	k.slices(ctx, r, fail)
-	k.statuses(ctx, in, r, fail)
-	return failures.Load() == 0
+	err = write()
+	if ctx.Err() != nil {
+		return true, err
+	}
+	k.retries.note(object, err != nil, time.Now())
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // else the cache is behind
+		k.cfg.Log.Warn("an object of a Gateway cannot be written", "object", object, "err", err)
+	}
+	return true, err
 }
 
 // each calls do for all, some at once, and waits.
@@ -60,36 +64,54 @@ func each[T any](list []T, do func(T)) {
 func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
 // services writes the generated Services, and deletes those of Gateways that have none any more.
-func (k *keeper) services(ctx context.Context, r *gateway.Result, fail func(string, error)) {
+func (k *keeper) services(ctx context.Context, r *gateway.Result) {
 	var mu sync.Mutex
 	failed, wanted := map[string]string{}, map[string]bool{}
 	for _, s := range r.Services {
 		wanted[key(s)] = true
 	}
 	each(r.Services, func(s *corev1.Service) {
-		client, old := k.cfg.Client.Services(s.Namespace), named[*corev1.Service](k.cfg.Services, key(s))
-		var err error
-		if old == nil {
-			_, err = client.Create(ctx, s)
-		} else if next, changed := changedService(old, s); changed && isFinal(old, s) {
-			err = client.Delete(ctx, old) // it comes back when the cache has seen that
-		} else if changed {
-			_, err = client.Update(ctx, next)
+		tried, err := k.try(ctx, "Service "+key(s), func() error { return k.service(ctx, s) })
+		text := k.failed[key(s)] // of the last try
+		if tried {
+			text = ""
+			if err != nil && !apierrors.IsConflict(err) { // also of a name that is taken: slices would be that Service's
+				text = err.Error()
+			}
 		}
-		if err != nil && !apierrors.IsConflict(err) { // also of a name that is taken: slices would be that Service's
+		if text != "" {
 			mu.Lock()
-			failed[key(s)] = err.Error()
+			failed[key(s)] = text
 			mu.Unlock()
 		}
-		fail("Service "+key(s), err)
 	})
 	k.failed = failed
 	for _, s := range k.generated() {
 		if !wanted[key(s)] && s.DeletionTimestamp == nil {
-			k.cfg.Log.Info("a Service is deleted: no Gateway of this controller has it any more", "service", key(s))
-			fail("Service "+key(s), ignoreMissing(k.cfg.Client.Services(s.Namespace).Delete(ctx, s)))
+			_, _ = k.try(ctx, "Service "+key(s), func() error {
+				k.cfg.Log.Info("a Service is deleted: no Gateway of this controller has it any more", "service", key(s))
+				return ignoreMissing(k.cfg.Client.Services(s.Namespace).Delete(ctx, s))
+			})
 		}
 	}
+}
+
+// service writes a Service.
+func (k *keeper) service(ctx context.Context, s *corev1.Service) error {
+	client, old := k.cfg.Client.Services(s.Namespace), named[*corev1.Service](k.cfg.Services, key(s))
+	if old == nil {
+		_, err := client.Create(ctx, s)
+		return err
+	}
+	next, changed := changedService(old, s)
+	switch {
+	case !changed:
+		return nil
+	case isFinal(old, s):
+		return client.Delete(ctx, old) // it comes back when the cache has seen that
+	}
+	_, err := client.Update(ctx, next)
+	return err
 }
 
 // generated reports whether a Service is that of a Gateway.
@@ -140,19 +162,21 @@ func set(to *map[string]string, want map[string]string) {
 
 // slices writes the slices of generated Services. Those that end are deleted last: an endpoint that moves
 // to another slice is in one at any time.
-func (k *keeper) slices(ctx context.Context, r *gateway.Result, fail func(string, error)) {
+func (k *keeper) slices(ctx context.Context, r *gateway.Result) {
 	wanted := map[string]bool{}
 	for _, s := range r.Slices {
 		wanted[key(s)] = true
 	}
 	each(r.Slices, func(s *discoveryv1.EndpointSlice) {
 		if k.failed[s.Namespace+"/"+s.Labels[discoveryv1.LabelServiceName]] == "" {
-			fail("EndpointSlice "+key(s), k.slice(ctx, s))
+			_, _ = k.try(ctx, "EndpointSlice "+key(s), func() error { return k.slice(ctx, s) })
 		}
 	})
 	for _, s := range all[*discoveryv1.EndpointSlice](k.caches["endpointslices"]) {
 		if s.Labels[discoveryv1.LabelManagedBy] == gateway.ManagedBy && !wanted[key(s)] && s.DeletionTimestamp == nil {
-			fail("EndpointSlice "+key(s), ignoreMissing(k.cfg.Client.EndpointSlices(s.Namespace).Delete(ctx, s)))
+			_, _ = k.try(ctx, "EndpointSlice "+key(s), func() error {
+				return ignoreMissing(k.cfg.Client.EndpointSlices(s.Namespace).Delete(ctx, s))
+			})
 		}
 	}
 }
@@ -187,47 +211,47 @@ func (k *keeper) slice(ctx context.Context, s *discoveryv1.EndpointSlice) error 
 }
 
 // statuses writes the statuses that differ.
-func (k *keeper) statuses(ctx context.Context, in *gateway.Objects, r *gateway.Result, fail func(string, error)) {
+func (k *keeper) statuses(ctx context.Context, in *gateway.Objects, r *gateway.Result) {
 	client := k.cfg.Client
-	write(r.Classes, in.Classes, func(a, b *gatewayv1.GatewayClass) bool { return slices.Equal(a.Finalizers, b.Finalizers) }, func(o *gatewayv1.GatewayClass) {
+	write(ctx, k, "finalizers of GatewayClass ", r.Classes, in.Classes, func(a, b *gatewayv1.GatewayClass) bool { return slices.Equal(a.Finalizers, b.Finalizers) }, func(o *gatewayv1.GatewayClass) error {
 		next, err := client.GatewayClasses().Update(ctx, o.DeepCopy())
 		if err == nil {
 			o.ResourceVersion = next.ResourceVersion // of the status that is written next
 		}
-		fail("GatewayClass "+o.Name, ignoreMissing(err))
+		return err
 	})
-	write(r.Classes, in.Classes, func(a, b *gatewayv1.GatewayClass) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.GatewayClass) {
+	write(ctx, k, "GatewayClass ", r.Classes, in.Classes, func(a, b *gatewayv1.GatewayClass) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.GatewayClass) error {
 		_, err := client.GatewayClasses().UpdateStatus(ctx, o)
-		fail("GatewayClass "+o.Name, ignoreMissing(err))
+		return err
 	})
 	for _, g := range r.Gateways {
 		if text := k.failed[g.Namespace+"/"+gateway.ServiceName(g)]; text != "" {
 			gateway.SetNotProgrammed(g, "the Service cannot be written: "+text)
 		}
 	}
-	write(r.Gateways, in.Gateways, func(a, b *gatewayv1.Gateway) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.Gateway) {
+	write(ctx, k, "Gateway ", r.Gateways, in.Gateways, func(a, b *gatewayv1.Gateway) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.Gateway) error {
 		_, err := client.Gateways(o.Namespace).UpdateStatus(ctx, o)
-		fail("Gateway "+key(o), ignoreMissing(err))
+		return err
 	})
-	write(r.TCPRoutes, in.TCPRoutes, func(a, b *gatewayv1.TCPRoute) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.TCPRoute) {
+	write(ctx, k, "TCPRoute ", r.TCPRoutes, in.TCPRoutes, func(a, b *gatewayv1.TCPRoute) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.TCPRoute) error {
 		_, err := client.TCPRoutes(o.Namespace).UpdateStatus(ctx, o)
-		fail("TCPRoute "+key(o), ignoreMissing(err))
+		return err
 	})
-	write(r.UDPRoutes, in.UDPRoutes, func(a, b *gatewayv1.UDPRoute) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.UDPRoute) {
+	write(ctx, k, "UDPRoute ", r.UDPRoutes, in.UDPRoutes, func(a, b *gatewayv1.UDPRoute) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.UDPRoute) error {
 		_, err := client.UDPRoutes(o.Namespace).UpdateStatus(ctx, o)
-		fail("UDPRoute "+key(o), ignoreMissing(err))
+		return err
 	})
 }
 
-// write calls update for the objects whose status differs from that of the object as it is.
-func write[T metav1.Object](want, is []T, same func(a, b T) bool, update func(T)) {
+// write calls update for the objects that differ from those as they are.
+func write[T metav1.Object](ctx context.Context, k *keeper, kind string, want, is []T, same func(a, b T) bool, update func(T) error) {
 	before := make(map[string]T, len(is))
 	for _, o := range is {
 		before[key(o)] = o
 	}
 	each(want, func(o T) {
 		if !same(before[key(o)], o) {
-			update(o)
+			_, _ = k.try(ctx, kind+key(o), func() error { return ignoreMissing(update(o)) })
 		}
 	})
 }

@@ -1,0 +1,68 @@
+package gateways
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+)
+
+const (
+	// The time until a write that failed is tried again, for each object.
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = time.Minute
+)
+
+// retries are the writes that failed. An object that fails again and again delays no other, and changes of others
+// do not have it tried sooner.
+type retries struct {
+	mu    sync.Mutex
+	limit workqueue.TypedRateLimiter[string]
+	until map[string]time.Time // no try before
+	asked map[string]bool      // in this round
+}
+
+func newRetries() *retries {
+	return &retries{
+		limit: workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
+		until: map[string]time.Time{}, asked: map[string]bool{},
+	}
+}
+
+// due reports whether an object may be written.
+func (r *retries) due(object string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked[object] = true
+	return !now.Before(r.until[object])
+}
+
+// note notes the end of a write.
+func (r *retries) note(object string, failed bool, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if failed {
+		r.until[object] = now.Add(r.limit.When(object))
+		return
+	}
+	r.limit.Forget(object)
+	delete(r.until, object)
+}
+
+// next ends a round, and returns how long to wait for the next. Without an object to wait for, more is false.
+func (r *retries) next(now time.Time) (wait time.Duration, more bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for object, until := range r.until {
+		if !r.asked[object] { // needs no write any more
+			r.limit.Forget(object)
+			delete(r.until, object)
+			continue
+		}
+		if d := max(0, until.Sub(now)); !more || d < wait {
+			wait, more = d, true
+		}
+	}
+	clear(r.asked)
+	return wait, more
+}
