@@ -40,21 +40,22 @@ type where struct {
 // slices makes the slices of a listener. Each has endpoints of a slice of a backend, so that a change
 // of that changes few others.
 func (t *translation) slices(g *gateway, l *listener, svc *corev1.Service) {
-	// Counted before the shares, which are the work.
-	for _, b := range l.attached[0].targets {
-		if b.weight == 0 || g.endpoints > maxEndpoints {
-			continue
-		}
-		for _, s := range t.in.Slices(b.service.Namespace, b.service.Name) {
-			g.endpoints += len(s.Endpoints)
-		}
-	}
-	if g.endpoints > maxEndpoints {
+	r := l.attached[0]
+	t.count(r) // before the shares, which are the work
+	if g.endpoints += r.endpoints; g.endpoints > maxEndpoints {
 		l.tooMany = &reason{"TooManyEndpoints", fmt.Sprintf("the listeners of a Gateway have at most %d endpoints", maxEndpoints)}
 		return
 	}
-	sources := t.sources(l.attached[0])
-	weights := scale(sources)
+	if t.endpoints[svc.Namespace]+r.endpoints > maxNamespaceEndpoints {
+		l.tooMany = &reason{"TooManyEndpoints", fmt.Sprintf("the Gateways of a namespace have at most %d endpoints", maxNamespaceEndpoints)}
+		return
+	}
+	t.endpoints[svc.Namespace] += r.endpoints
+	if r.weights == nil {
+		r.sources = t.sources(r)
+		r.weights = scale(r.sources)
+	}
+	sources, weights := r.sources, r.weights
 	for i := range sources {
 		s := &sources[i]
 		groups := map[int64][]discoveryv1.Endpoint{}
@@ -74,6 +75,22 @@ func (t *translation) slices(g *gateway, l *listener, svc *corev1.Service) {
 				k++
 				t.out.Slices = append(t.out.Slices, s.generate(l, svc, k, w, groups[w]))
 			}
+		}
+	}
+}
+
+// count counts the endpoints of a route, once for all listeners.
+func (t *translation) count(r *route) {
+	if r.counted {
+		return
+	}
+	r.counted = true
+	for _, b := range r.targets {
+		if b.weight == 0 || r.endpoints > maxEndpoints {
+			continue
+		}
+		for _, s := range t.in.Slices(b.service.Namespace, b.service.Name) {
+			r.endpoints += len(s.Endpoints)
 		}
 	}
 }

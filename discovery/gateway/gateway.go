@@ -35,6 +35,12 @@ const LabelManagedBy = "app.kubernetes.io/managed-by"
 // millions, since backends may be named by each of 64 listeners.
 const maxEndpoints = 20000
 
+// The Gateways of a namespace together have at most as many endpoints and Services. The oldest have them.
+const (
+	maxNamespaceEndpoints = 5 * maxEndpoints
+	maxNamespaceGateways  = 1000
+)
+
 // Objects are the input. None is changed.
 type Objects struct {
 	Classes   []*gatewayv1.GatewayClass
@@ -75,6 +81,8 @@ type translation struct {
 	// generated are Services as they are, by Gateway.
 	generated map[types.NamespacedName][]*corev1.Service
 	named     map[types.NamespacedName]bool // Services of the result
+	services  map[string]int                // of the result, by namespace
+	endpoints map[string]int                // so
 }
 
 // gateway is a Gateway of a class of this controller.
@@ -91,7 +99,7 @@ type reason struct{ reason, text string }
 
 // Translate has no errors: faults of objects are in their conditions.
 func Translate(in *Objects) *Result {
-	t := &translation{in: in, out: &Result{}, grants: map[string][]*gatewayv1.ReferenceGrant{}, gateways: map[types.NamespacedName]*gateway{}, generated: map[types.NamespacedName][]*corev1.Service{}, named: map[types.NamespacedName]bool{}}
+	t := &translation{in: in, out: &Result{}, grants: map[string][]*gatewayv1.ReferenceGrant{}, gateways: map[types.NamespacedName]*gateway{}, generated: map[types.NamespacedName][]*corev1.Service{}, named: map[types.NamespacedName]bool{}, services: map[string]int{}, endpoints: map[string]int{}}
 	t.readGenerated()
 	for _, g := range in.Grants {
 		t.grants[g.Namespace] = append(t.grants[g.Namespace], g)
@@ -137,7 +145,7 @@ func (t *translation) classes() map[gatewayv1.ObjectName]class {
 }
 
 // readGateways notes the Gateways of this controller's classes, and those that it serves while there is no such
-// class, in the order of the input.
+// class, the oldest first.
 func (t *translation) readGateways(classes map[gatewayv1.ObjectName]class) (order []*gateway) {
 	for _, obj := range t.in.Gateways {
 		of, known := classes[obj.Spec.GatewayClassName]
@@ -159,6 +167,7 @@ func (t *translation) readGateways(classes map[gatewayv1.ObjectName]class) (orde
 		t.gateways[types.NamespacedName{Namespace: obj.Namespace, Name: obj.Name}] = g
 		order = append(order, g)
 	}
+	slices.SortStableFunc(order, func(a, b *gateway) int { return older(&a.obj.ObjectMeta, &b.obj.ObjectMeta) })
 	return order
 }
 

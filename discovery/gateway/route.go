@@ -23,6 +23,12 @@ type route struct {
 
 	targets []target
 	fault   *reason // the first of a reference
+
+	// Of the first listener that the route is served on, for all.
+	counted   bool
+	endpoints int
+	sources   []source
+	weights   map[string]int64
 }
 
 // target is a Service port with a weight: a backend of a route.

@@ -68,6 +68,7 @@ func (t *translation) serve(g *gateway) {
 	}
 	switch {
 	case svc != nil:
+		t.services[svc.Namespace]++
 		fault = g.addresses(svc, t.in.Service(svc.Namespace, svc.Name))
 	case g.last != nil:
 		svc = g.last
@@ -115,6 +116,9 @@ func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 	name := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
 	if old := t.in.Service(svc.Namespace, svc.Name); old != nil && !metav1.IsControlledBy(old, obj) || t.named[name] {
 		return nil, &reason{string(gatewayv1.GatewayReasonInvalid), fmt.Sprintf("Service %s exists and is not this Gateway's", svc.Name)}
+	}
+	if t.services[svc.Namespace] >= maxNamespaceGateways {
+		return nil, &reason{string(gatewayv1.GatewayReasonNoResources), fmt.Sprintf("a namespace has at most %d Gateways", maxNamespaceGateways)}
 	}
 	t.named[name] = true
 	return svc, nil
