@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
@@ -83,6 +84,40 @@ func TestKubeWireHealthChecksOfLoadBalancersInFront(t *testing.T) {
 	})
 	expect("healthz of a node that goes", healthz, http.StatusServiceUnavailable, "", `"nodeEligible":false`)
 	expect("livez of a node that goes", livez, http.StatusOK, "", `"lastUpdated"`)
+}
+
+// A check takes an endpoint that the cluster calls ready out, and makes none ready that the cluster does not.
+func TestKubeWireChecksDisagreeWithTheCluster(t *testing.T) {
+	f := newFixture(t, kubetest.Options{})
+	here, there := f.runPod("here", "edge-1", "web", 101), f.runPod("there", "node-a", "web", 102)
+	target := f.web("web")
+	f.EditService("web", func(s *corev1.Service) {
+		s.Annotations = map[string]string{"weir.dev/health-check": "{tcpSocket: {port: 9100}, periodSeconds: 1, failureThreshold: 1, successThreshold: 1}"}
+	})
+	// answer has the check of a Pod pass until the function is called.
+	answer := func(p *pod) (fail func()) {
+		l, err := places[p.node].namespace(f).Listen("tcp", netip.AddrPortFrom(p.addr, 9100).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return func() { l.Close() }
+	}
+	failHere := answer(here)
+	f.start()
+	f.reaches("ready in both, one fails", target, "here")
+	failThere := answer(there)
+	f.reaches("both pass", target, "here", "there")
+	f.SetReady("here", false)
+	f.reaches("one passes that is not ready", target, "there")
+	failThere()
+	f.reaches("the ready one fails, the other is not ready: fail open", target, "there")
+	f.SetReady("here", true)
+	f.reaches("ready again", target, "here")
+	failHere()
+	f.reaches("both fail: fail open", target, "here", "there")
+	f.EditService("web", func(s *corev1.Service) { s.Annotations["weir.dev/health-check-fail"] = "closed" })
+	f.reaches("both fail: fail closed", target)
 }
 
 // Without a verb `weir run` ends with a line that says which, and `weir check`
