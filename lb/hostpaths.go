@@ -50,21 +50,20 @@ func (hp *hostPaths) prepare(frontends []*table.FrontendEntry) error {
 
 // prepareEndpoint is prepare for an endpoint of a frontend.
 func (hp *hostPaths) prepareEndpoint(f *table.FrontendEntry, ep *table.EndpointEntry) error {
-	a := ep.AddrPort.Addr()
-	path, ok := hp.router.Load().Lookup(a, 0)
-	behind := path.Kind == route.Host && !path.Local
-
 	var errs []error
-	switch {
-	case f.Mode == conntrack.ModeNAT:
-	case behind:
-		errs = append(errs, hp.host.AddEndpoint(a))
-	case f.Mode == conntrack.ModeDNAT && path.Kind == route.Attached:
-		hp.warnNoReturnPath(f.ServiceName, ep.AddrPort)
-	}
-	if ok && behind && path.Interface > 0 {
-		if err := hp.host.EnableForwarding(path.Interface); err != nil {
-			errs = append(errs, fmt.Errorf("forwarding for endpoint %v: %w", ep.AddrPort, err))
+	for _, path := range hp.router.Load().Paths(ep.AddrPort, f.Proto) {
+		behind := path.Kind == route.Host && !path.Local
+		switch {
+		case f.Mode == conntrack.ModeNAT:
+		case behind:
+			errs = append(errs, hp.host.AddEndpoint(ep.AddrPort.Addr()))
+		case f.Mode == conntrack.ModeDNAT && path.Kind == route.Attached:
+			hp.warnNoReturnPath(f.ServiceName, ep.AddrPort)
+		}
+		if behind && path.Interface > 0 {
+			if err := hp.host.EnableForwarding(path.Interface); err != nil {
+				errs = append(errs, fmt.Errorf("forwarding for endpoint %v: %w", ep.AddrPort, err))
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -122,9 +122,9 @@ func (l *LB) Unsteered() []*table.FrontendEntry {
 }
 
 // ModeTo is the mode of new flows from a frontend to one of its endpoints, as far as the
-// mode does not depend on the client.
+// mode does not depend on the client: by the routing rules that are for all.
 func (l *LB) ModeTo(f *table.FrontendEntry, ep *table.EndpointEntry) conntrack.Mode {
-	path, _ := l.router.Load().Lookup(ep.AddrPort.Addr(), 0)
+	path, _ := l.router.Load().Lookup(&route.Packet{Dst: ep.AddrPort, Proto: f.Proto}, 0)
 	return worker.ModeTo(f, ep, &path, l.node.Load())
 }
 

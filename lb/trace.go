@@ -98,7 +98,7 @@ func (l *LB) arrival(q *TraceQuery) (name string, in *ports.Arrival, list []work
 		if id = l.ports.Named(q.Interface); id < 0 {
 			return "", nil, nil, fmt.Errorf("%w: interface %s is not attached", ErrTrace, q.Interface)
 		}
-	} else if id = l.portBack(q.Source.Addr()); id < 0 {
+	} else if id = l.portBack(q); id < 0 {
 		return "", nil, nil, fmt.Errorf("%w: no route leads back to %s by an attached interface: name the interface", ErrTrace, q.Source.Addr())
 	}
 	a, ok := l.ports.Arrival(id)
@@ -111,9 +111,11 @@ func (l *LB) arrival(q *TraceQuery) (name string, in *ports.Arrival, list []work
 	return l.ports.Name(id), &a, list, nil
 }
 
-// portBack is the port by which packets of a source come as a rule, -1 for none.
-func (l *LB) portBack(source netip.Addr) int {
-	if path, ok := l.router.Load().Lookup(source, 0); ok && (path.Kind == route.Attached || path.Kind == route.Host) {
+// portBack is the port by which answers to a packet leave, and packets of the source come as a rule, -1 for
+// none.
+func (l *LB) portBack(q *TraceQuery) int {
+	answer := route.Packet{Src: q.Destination, Dst: q.Source, Proto: q.Proto}
+	if path, ok := l.router.Load().Lookup(&answer, 0); ok && (path.Kind == route.Attached || path.Kind == route.Host) {
 		return path.Port
 	}
 	return -1

@@ -125,12 +125,12 @@ func TestWorkersCallsDoNotAllocate(t *testing.T) {
 	hop := netip.MustParseAddr("2001:db8::77")
 	frame := make([]byte, 64)
 	for name, f := range map[string]func(){
-		"Lookup":    func() { w.Load().Lookup(addrs[7], 1) },
+		"Lookup":    func() { w.Load().Lookup(packetTo(addrs[7]), 1) },
 		"Local":     func() { w.Local(addrs[7]) },
 		"Resolve":   func() { w.Resolve(0, 0, hop, false) },
 		"Adjacency": func() { w.Adjacency(0, hop) },
 		"leave": func() {
-			p, _ := w.Load().Lookup(addrs[3], 1)
+			p, _ := w.Load().Lookup(packetTo(addrs[3]), 1)
 			n, _ := w.Adjacency(p.Port, p.NextHop)
 			a := &w.Adjacencies()[n]
 			dst, _ := a.Dst()
@@ -151,7 +151,7 @@ func BenchmarkLookup(b *testing.B) {
 	t := w.Load()
 	i := 0
 	for b.Loop() {
-		if _, ok := t.Lookup(addrs[i], uint32(i)); !ok {
+		if _, ok := t.Lookup(packetTo(addrs[i]), uint32(i)); !ok {
 			b.Fatal("no route")
 		}
 		if i++; i == len(addrs) {

@@ -165,8 +165,8 @@ func flowsLearn(t *rapid.T, old, now *Table, affected *affectedHops) {
 	for i := range byte(32) {
 		p := Packet{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, i}), 1)}
 		for _, hash := range []uint32{0, 1<<30 + 1, 1<<31 + 1} {
-			was, ok := old.LookupFor(&p, hash)
-			is, still := now.LookupFor(&p, hash)
+			was, ok := old.Lookup(&p, hash)
+			is, still := now.Lookup(&p, hash)
 			if !ok {
 				continue
 			}

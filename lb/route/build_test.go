@@ -54,7 +54,7 @@ func TestEqualCostHopsShareFlowsByWeight(t *testing.T) {
 	count := map[netip.Addr]int{}
 	const n = 40000
 	for i := range uint32(n) {
-		p, ok := table.Lookup(netip.MustParseAddr("203.0.113.1"), i*(1<<32/n))
+		p, ok := table.Lookup(packetTo(netip.MustParseAddr("203.0.113.1")), i*(1<<32/n))
 		if !ok {
 			t.Fatal("no route")
 		}
@@ -64,7 +64,7 @@ func TestEqualCostHopsShareFlowsByWeight(t *testing.T) {
 		t.Errorf("%d of %d flows by the hop with three quarters of the weight", c, n)
 	}
 	for _, hash := range []uint32{0, 1<<32 - 1} {
-		if _, ok := table.Lookup(netip.MustParseAddr("203.0.113.1"), hash); !ok {
+		if _, ok := table.Lookup(packetTo(netip.MustParseAddr("203.0.113.1")), hash); !ok {
 			t.Errorf("hash %#x finds no path", hash)
 		}
 	}
@@ -85,7 +85,7 @@ func TestDeadHopsAreLeftOut(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			table := built(kernelWith(to("203.0.113.0/24", tc.hops...)), eth0Attached)
 			for _, hash := range []uint32{0, 1 << 31, 1<<32 - 1} {
-				p, ok := table.Lookup(netip.MustParseAddr("203.0.113.1"), hash)
+				p, ok := table.Lookup(packetTo(netip.MustParseAddr("203.0.113.1")), hash)
 				if got := p.NextHop; ok != (tc.want != "") || ok && got.String() != tc.want {
 					t.Errorf("hash %#x: %v %v", hash, got, ok)
 				}
@@ -99,7 +99,7 @@ func TestRouteWhoseBestHopsAreDeadFallsToTheNextMetric(t *testing.T) {
 	dead.flags = unix.RTNH_F_DEAD
 	best, worse := to("203.0.113.0/24", dead), to("203.0.113.0/24", via(1, "192.0.2.20"))
 	worse.metric = 100
-	p, _ := built(kernelWith(worse, best), eth0Attached).Lookup(netip.MustParseAddr("203.0.113.1"), 0)
+	p, _ := built(kernelWith(worse, best), eth0Attached).Lookup(packetTo(netip.MustParseAddr("203.0.113.1")), 0)
 	if p.NextHop.String() != "192.0.2.20" {
 		t.Errorf("by %s", p.NextHop)
 	}
@@ -125,7 +125,7 @@ func TestPathsThroughTheKernel(t *testing.T) {
 		{"throw", kernelRoute{table: unix.RT_TABLE_MAIN, kind: unix.RTN_THROW, dst: netip.MustParsePrefix("203.0.113.0/24")}, eth0Attached, NoRoute, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p, ok := built(kernelWith(tc.r), tc.cfg).Lookup(netip.MustParseAddr("203.0.113.1"), 0)
+			p, ok := built(kernelWith(tc.r), tc.cfg).Lookup(packetTo(netip.MustParseAddr("203.0.113.1")), 0)
 			if p.Kind != tc.kind || p.MTU != tc.mtu || ok != (tc.kind == Attached || tc.kind == Host) {
 				t.Errorf("%+v %v", p, ok)
 			}
@@ -141,12 +141,12 @@ func TestLocalTableAgainstMain(t *testing.T) {
 	k := kernelWith(any4, to("10.1.0.0/16", via(1, "192.0.2.9")))
 	inner := netip.MustParseAddr("10.1.2.3")
 	// One trie: the longer prefix wins.
-	if p, _ := built(k, eth0Attached).Lookup(inner, 0); p.Kind != Attached {
+	if p, _ := built(k, eth0Attached).Lookup(packetTo(inner), 0); p.Kind != Attached {
 		t.Errorf("merged tables: %+v", p)
 	}
 	// Two: the local table is asked first.
 	k.rules.custom4 = true
-	if p, _ := built(k, eth0Attached).Lookup(inner, 0); !p.Local {
+	if p, _ := built(k, eth0Attached).Lookup(packetTo(inner), 0); !p.Local {
 		t.Errorf("separate tables: %+v", p)
 	}
 	if !built(k, Config{}).Local(inner) {
@@ -164,7 +164,7 @@ func TestBondLeadsOutOfItsAttachedMembers(t *testing.T) {
 	table := built(k, cfg)
 	var ports []int
 	for _, hash := range []uint32{0, 1 << 30, 1 << 31, 1<<32 - 1} {
-		p, ok := table.Lookup(netip.MustParseAddr("203.0.113.1"), hash)
+		p, ok := table.Lookup(packetTo(netip.MustParseAddr("203.0.113.1")), hash)
 		if !ok || p.Kind != Attached {
 			t.Fatalf("%+v", p)
 		}

@@ -210,7 +210,7 @@ func eventually[T comparable](t testing.TB, what string, want T, got func() T) {
 
 // pathTo describes where a table sends an address.
 func pathTo(w *Watcher, addr string) string {
-	p, ok := w.Load().Lookup(netip.MustParseAddr(addr), 0)
+	p, ok := w.Load().Lookup(packetTo(netip.MustParseAddr(addr)), 0)
 	if !ok {
 		return p.Kind.String()
 	}

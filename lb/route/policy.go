@@ -57,6 +57,18 @@ func (r *rule) matches(p *Packet) bool {
 	return met != r.not
 }
 
+// may reports whether the rule is for some packets with the destination and protocol of p, and whether it
+// is for all of them.
+func (r *rule) may(p *Packet) (may, all bool) {
+	known := *r
+	known.not, known.src, known.sports, known.in = false, netip.Prefix{}, portRange{}, 0
+	met := known.matches(p)
+	if open := r.src.IsValid() || r.sports != (portRange{}) || r.in != 0; met && open {
+		return true, false
+	}
+	return met != r.not, met != r.not
+}
+
 // policy has the rules of a family in their order.
 type policy []policyRule
 
@@ -135,8 +147,10 @@ func (t *Table) findFor(p *Packet) (e *entry, final Kind) {
 	return t.find(p.Dst.Addr()), NoRoute
 }
 
-// LookupFor is Lookup for a packet, by the routing rules. It does not allocate.
-func (t *Table) LookupFor(p *Packet, hash uint32) (Path, bool) {
+// Lookup finds the path of a packet by the routing rules. Where several next hops share a route, hash
+// chooses among them by their weights: all packets of a flow should give the same hash. If there is no path
+// ok is false and Path.Kind says why. It does not allocate.
+func (t *Table) Lookup(p *Packet, hash uint32) (path Path, ok bool) {
 	e, final := t.findFor(p)
 	if e == nil {
 		return Path{Kind: final}, false
@@ -144,8 +158,46 @@ func (t *Table) LookupFor(p *Packet, hash uint32) (Path, bool) {
 	return e.path(p.Dst.Addr(), hash)
 }
 
-// ReverseFor is Reverse for an answer to the source, by the routing rules.
-func (t *Table) ReverseFor(answer *Packet) Reverse {
+// Paths are the paths of all packets to a destination, whatever their sources and the interfaces by which
+// they come: those of each rule that a packet may match, in the order of the rules.
+func (t *Table) Paths(dst netip.AddrPort, proto uint8) (list []Path) {
+	p := Packet{Dst: dst, Proto: proto}
+	add := func(e *entry) {
+		for i := range e.paths {
+			path := e.paths[i]
+			if !path.NextHop.IsValid() {
+				path.NextHop = dst.Addr()
+			}
+			if !slices.Contains(list, path) {
+				list = append(list, path)
+			}
+		}
+	}
+	y := t.policyOf(dst.Addr())
+	if e := t.find(dst.Addr()); y == nil && e != nil {
+		add(e)
+	}
+	for i := range y {
+		r := &y[i]
+		may, all := r.may(&p)
+		if !may {
+			continue
+		}
+		var e *entry
+		if !r.ends {
+			if e = lookUp(r.routes, dst.Addr(), r.suppress); e != nil {
+				add(e)
+			}
+		}
+		if all && (r.ends || e != nil) {
+			break
+		}
+	}
+	return list
+}
+
+// Reverse finds the route of an answer, back to a packet's source. It does not allocate.
+func (t *Table) Reverse(answer *Packet) Reverse {
 	e, _ := t.findFor(answer)
 	return Reverse{e}
 }

@@ -6,12 +6,17 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
+	"github.com/gaissmai/bart"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
+
+// packetTo is a packet to an address.
+func packetTo(a netip.Addr) *Packet { return &Packet{Dst: netip.AddrPortFrom(a, 0)} }
 
 // kernelsPath is the kernel's answer for a packet that it would forward (ip route get).
 func kernelsPath(c *conn, p *Packet) string {
@@ -54,7 +59,7 @@ func kernelsPath(c *conn, p *Packet) string {
 
 // ourPath is the same by a table.
 func ourPath(t *Table, p *Packet) string {
-	path, ok := t.LookupFor(p, 0)
+	path, ok := t.Lookup(p, 0)
 	if !ok {
 		return "none"
 	}
@@ -186,6 +191,9 @@ func TestRoutingRulesAreFollowed(t *testing.T) {
 						if own, want := ourPath(w.Load(), p), kernelsPath(c, p); own != want {
 							return fmt.Sprintf("%+v: %s, the kernel's %s", *p, own, want)
 						}
+						if path, ok := w.Load().Lookup(p, 0); ok && !slices.Contains(w.Load().Paths(p.Dst, p.Proto), path) {
+							return fmt.Sprintf("%+v: %+v is none of the paths %+v", *p, path, w.Load().Paths(p.Dst, p.Proto))
+						}
 					}
 					return ""
 				})
@@ -204,4 +212,47 @@ func spoken(c *conn) string {
 		return err.Error()
 	}
 	return fmt.Sprintf("%+v", list)
+}
+
+// The paths of all packets to a destination are those of the rules that may be for it.
+func TestPathsOfAllPackets(t *testing.T) {
+	routes := func(kinds ...Kind) (y policy) {
+		for i, k := range kinds {
+			own := new(bart.Table[*entry])
+			if k != NoRoute {
+				own.Insert(netip.MustParsePrefix("10.0.0.0/8"), &entry{kind: k, paths: []Path{{Kind: k, Interface: i + 1}}})
+			}
+			y = append(y, policyRule{rule{is4: true, suppress: -1}, own})
+		}
+		return y
+	}
+	for _, tt := range []struct {
+		name string
+		y    policy
+		edit func(y policy)
+		want string
+	}{
+		{"the first rule has all", routes(Attached, Host), func(policy) {}, "[1]"},
+		{"the first table has no route", routes(NoRoute, Host), func(policy) {}, "[2]"},
+		{"by source", routes(Attached, Host), func(y policy) { y[0].src = netip.MustParsePrefix("192.0.2.0/24") }, "[1 2]"},
+		{"by interface", routes(Attached, Host), func(y policy) { y[0].in = 7 }, "[1 2]"},
+		{"by another destination", routes(Attached, Host), func(y policy) { y[0].dst = netip.MustParsePrefix("10.2.0.0/16") }, "[2]"},
+		{"not by that destination", routes(Attached, Host), func(y policy) { y[0].dst, y[0].not = netip.MustParsePrefix("10.2.0.0/16"), true }, "[1]"},
+		{"not by source", routes(Attached, Host), func(y policy) { y[0].src, y[0].not = netip.MustParsePrefix("192.0.2.0/24"), true }, "[1 2]"},
+		{"by port", routes(Attached, Host), func(y policy) { y[0].dports = portRange{80, 80} }, "[1]"},
+		{"by another protocol", routes(Attached, Host), func(y policy) { y[0].proto = unix.IPPROTO_UDP }, "[2]"},
+		{"an end", routes(Attached, Host), func(y policy) { y[0].ends, y[0].end = true, Blackhole }, "[]"},
+		{"an end by source", routes(Attached, Host), func(y policy) { y[0].ends, y[0].sports = true, portRange{1, 2} }, "[2]"},
+		{"suppressed", routes(Attached, Host), func(y policy) { y[0].suppress = 8 }, "[2]"},
+	} {
+		tt.edit(tt.y)
+		table := Table{local: new(bart.Table[*entry]), main: new(bart.Table[*entry]), policy4: tt.y}
+		got := []int{}
+		for _, p := range table.Paths(netip.MustParseAddrPort("10.1.0.1:80"), unix.IPPROTO_TCP) {
+			got = append(got, p.Interface)
+		}
+		if fmt.Sprint(got) != tt.want {
+			t.Errorf("%s: paths by interfaces %v, want %s", tt.name, got, tt.want)
+		}
+	}
 }

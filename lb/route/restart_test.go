@@ -96,7 +96,7 @@ func TestEqualCostRoutesOfTheKernel(t *testing.T) {
 		used := func() string {
 			got := map[netip.Addr]bool{}
 			for i := range uint32(256) {
-				if p, ok := w.Load().Lookup(netip.MustParseAddr(tc.in), i<<24); ok {
+				if p, ok := w.Load().Lookup(packetTo(netip.MustParseAddr(tc.in)), i<<24); ok {
 					got[p.NextHop] = true
 				}
 			}

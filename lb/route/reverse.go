@@ -9,9 +9,6 @@ import (
 // (RFC 3704). The zero value is that of a source without a route.
 type Reverse struct{ e *entry }
 
-// Reverse finds the route back to addr. It does not allocate.
-func (t *Table) Reverse(addr netip.Addr) Reverse { return Reverse{t.find(addr)} }
-
 // Kind is the kind of the source as a destination.
 func (r Reverse) Kind() Kind {
 	if r.e == nil {

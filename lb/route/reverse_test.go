@@ -72,7 +72,7 @@ func TestReversePaths(t *testing.T) {
 						kind = tc.withoutVeth
 					}
 				}
-				r := built(k, cfg).Reverse(netip.MustParseAddr(tc.source))
+				r := built(k, cfg).Reverse(packetTo(netip.MustParseAddr(tc.source)))
 				if r.Kind() != kind || r.Default() != tc.def || r.Inside() != tc.inside {
 					t.Errorf("kind %v, default %v, inside %v", r.Kind(), r.Default(), r.Inside())
 				}
@@ -88,7 +88,7 @@ func TestReversePaths(t *testing.T) {
 			}
 		})
 	}
-	if r := built(kernelWithPods(), cfg).Reverse(netip.MustParseAddr("9.9.9.9")); r.Kind() != NoRoute || r.By(1) || r.Default() {
+	if r := built(kernelWithPods(), cfg).Reverse(packetTo(netip.MustParseAddr("9.9.9.9"))); r.Kind() != NoRoute || r.By(1) || r.Default() {
 		t.Errorf("without a route: %+v", r)
 	}
 }
@@ -97,7 +97,7 @@ func TestReversePaths(t *testing.T) {
 func TestHalvesAreDefaultRoutes(t *testing.T) {
 	k := kernelWithPods(to("0.0.0.0/1", via(6, "")), to("128.0.0.0/1", via(6, "")), to("2000::/3", via(6, "")))
 	for _, a := range []string{"9.9.9.9", "192.0.2.1", "2001:db8::1"} {
-		if r := built(k, eth0Attached).Reverse(netip.MustParseAddr(a)); !r.Default() || r.Inside() {
+		if r := built(k, eth0Attached).Reverse(packetTo(netip.MustParseAddr(a))); !r.Default() || r.Inside() {
 			t.Errorf("%s: %+v", a, r)
 		}
 	}

@@ -124,17 +124,6 @@ func (t *Table) find(addr netip.Addr) *entry {
 	return nil
 }
 
-// Lookup finds the path to addr by the default rules: see LookupFor. Where several next hops
-// share a route, hash chooses among them by their weights: all packets of a flow should give the
-// same hash. If there is no path ok is false and Path.Kind says why. It does not allocate.
-func (t *Table) Lookup(addr netip.Addr, hash uint32) (p Path, ok bool) {
-	e := t.find(addr)
-	if e == nil {
-		return Path{}, false
-	}
-	return e.path(addr, hash)
-}
-
 // path is the path of an entry to addr that hash chooses.
 func (e *entry) path(addr netip.Addr, hash uint32) (p Path, ok bool) {
 	if len(e.paths) == 0 {
@@ -151,9 +140,9 @@ func (e *entry) path(addr netip.Addr, hash uint32) (p Path, ok bool) {
 	return p, true
 }
 
-// NumPaths is how many paths there are to addr.
-func (t *Table) NumPaths(addr netip.Addr) int {
-	if e := t.find(addr); e != nil {
+// NumPaths is how many paths there are for a packet.
+func (t *Table) NumPaths(p *Packet) int {
+	if e, _ := t.findFor(p); e != nil {
 		return len(e.paths)
 	}
 	return 0

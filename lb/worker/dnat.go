@@ -45,8 +45,9 @@ func (w *flows) mayKeepClient(p *pkt, ep *table.EndpointEntry, path *route.Path)
 		return true
 	}
 	// A datagram's server on the wildcard address answers from the address
-	// that the kernel prefers towards the client: it must be the requested address.
-	back, ok := w.routes.LookupFor(&route.Packet{Dst: p.key.Src(), Proto: p.Proto}, uint32(p.hash))
+	// that the kernel prefers towards the client: it must be the requested address. The answer
+	// comes by no interface.
+	back, ok := w.routes.Lookup(&route.Packet{Dst: p.key.Src(), Proto: p.Proto}, uint32(p.hash))
 	return ok && back.Source == ep.AddrPort.Addr()
 }
 

@@ -118,7 +118,7 @@ func (w *Worker) releaseFragments() {
 func (w *fragmentHandler) expireFragment(p *pkt, k *conntrack.Key) verdict {
 	header.Parse(p.data, int(p.size), &p.Packet)
 	p.datagram = nil
-	if path, ok := w.routes.Lookup(k.Dst().Addr(), 0); ok && path.Local {
+	if w.routes.Local(k.Dst().Addr()) {
 		return punt(DropFragmentExpired)
 	}
 	return drop(DropFragmentExpired)

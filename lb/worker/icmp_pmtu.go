@@ -82,7 +82,9 @@ func (w *icmpHandler) quotesOuter(p *pkt, o *header.Encap, q *header.Quote) bool
 func (w *icmpHandler) forwardTunnelPMTU(
 	p *pkt, family uint8, in *header.Quote, mtu uint32,
 ) verdict {
-	path, ok := w.routes.LookupFor(&route.Packet{Src: p.key.Dst(), Dst: p.key.Src(), Proto: p.key.Proto()}, uint32(p.hash))
+	path, ok := w.routes.Lookup(&route.Packet{
+		Src: p.key.Dst(), Dst: p.key.Src(), Proto: p.key.Proto(), In: arrivalInterface(w.ports, p.in, p.data[:p.L3]),
+	}, uint32(p.hash))
 	if !ok {
 		return drop(DropNoRoute)
 	}

@@ -46,7 +46,8 @@ func (w *forwarder) nextHopOf(p *pkt, ref conntrack.Ref, out *egress) verdict {
 	}
 	w.counts[counter.RouteLookups]++
 	dst := to.Dst()
-	path, ok := w.lookUp(p, routedAs(w.conns, ref), uint32(p.hash))
+	as := routedAs(w.conns, ref)
+	path, ok := w.lookUp(p, as, uint32(p.hash))
 	if !ok {
 		return noRoute(path.Kind)
 	}
@@ -59,18 +60,17 @@ func (w *forwarder) nextHopOf(p *pkt, ref conntrack.Ref, out *egress) verdict {
 	}
 	word, v := w.resolveNextHop(p, &path, needed, out)
 	if out.nextHop = word; word != 0 && !rules {
-		k.nextHop, k.hash, k.divided = word, uint32(p.hash), w.routes.NumPaths(dst.Addr()) != 1
+		k.nextHop, k.hash, k.divided = word, uint32(p.hash), w.routes.NumPaths(&as) != 1
 	}
 	return v
 }
 
 // lookUp is the path of packet p as routing rules see it.
 func (w *forwarder) lookUp(p *pkt, as route.Packet, hash uint32) (route.Path, bool) {
-	if !w.routes.HasRules() {
-		return w.routes.Lookup(as.Dst.Addr(), hash)
+	if w.routes.HasRules() {
+		as.In = arrivalInterface(w.ports, p.in, p.data[:p.L3])
 	}
-	as.In = arrivalInterface(w.ports, p.in, p.data[:p.L3])
-	return w.routes.LookupFor(&as, hash)
+	return w.routes.Lookup(&as, hash)
 }
 
 // routedAs has the facts of a packet of the entry for routing rules: to the endpoint with the client's

@@ -55,7 +55,7 @@ func (r *rerouter) direction(ref conntrack.Ref) int {
 	e := r.flows.Entry(ref)
 	key := e.Tuple()
 	as := routedAs(r.flows, ref)
-	path, ok := r.routes.LookupFor(&as, uint32(r.flows.Hash(&key)))
+	path, ok := r.routes.Lookup(&as, uint32(r.flows.Hash(&key)))
 	if !ok {
 		return 0
 	}

@@ -71,8 +71,9 @@ type routesBack struct {
 // routeBack is the route back to the source of packet p.
 func (w *admission) routeBack(p *pkt, source *table.Key) route.Reverse {
 	c := &w.routesBack
+	answer := route.Packet{Src: p.key.Dst(), Dst: p.key.Src(), Proto: p.Proto}
 	if w.routes.HasRules() {
-		return w.routes.ReverseFor(&route.Packet{Src: p.key.Dst(), Dst: p.key.Src(), Proto: p.Proto})
+		return w.routes.Reverse(&answer)
 	}
 	if c.of != w.routes {
 		*c = routesBack{of: w.routes}
@@ -80,7 +81,7 @@ func (w *admission) routeBack(p *pkt, source *table.Key) route.Reverse {
 	k := &c.list[(source.W0^source.W1)*nextPick>>58]
 	if k.w0 != source.W0 || k.w1 != source.W1 || k.family != p.Family {
 		k.w0, k.w1, k.family = source.W0, source.W1, p.Family
-		k.back = w.routes.Reverse(p.key.Src().Addr())
+		k.back = w.routes.Reverse(&answer)
 	}
 	return k.back
 }

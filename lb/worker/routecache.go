@@ -41,10 +41,10 @@ func (w *forwarder) routeTo(p *pkt, ep *table.EndpointEntry, hash uint32) (*cach
 	}
 	k := &w.routeCache[ep.ID%routeCacheSize]
 	w.counts[counter.RouteLookups]++
-	addr := ep.AddrPort.Addr()
 	// The client's address, as where the kernel translates: its look-up comes before the
 	// translation of the source.
-	path, ok := w.lookUp(p, route.Packet{Src: p.key.Src(), Dst: ep.AddrPort, Proto: p.Proto}, hash)
+	as := route.Packet{Src: p.key.Src(), Dst: ep.AddrPort, Proto: p.Proto}
+	path, ok := w.lookUp(p, as, hash)
 	*k = cachedRoute{path: path}
 	if !ok {
 		return k, false
@@ -58,7 +58,7 @@ func (w *forwarder) routeTo(p *pkt, ep *table.EndpointEntry, hash uint32) (*cach
 	// As in hop: numbers of next hops that have never answered are soon another's.
 	if adj.State() == route.Valid && adj.Is(path.Port, path.NextHop) && w.router.Load() == w.routes {
 		k.nextHop = nextHopRef(stamp, &path, n)
-		if !w.routes.HasRules() && w.routes.NumPaths(addr) == 1 {
+		if !w.routes.HasRules() && w.routes.NumPaths(&as) == 1 {
 			k.epoch, k.number, k.family, k.w0, k.w1 = w.epoch, ep.ID, ep.Family, ep.W0, ep.W1
 		}
 	}

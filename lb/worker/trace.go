@@ -201,7 +201,7 @@ func (t *tracer) run() (out *Traced, more bool, err error) {
 			return nil, true, nil
 		}
 	}
-	out.follow(w, &key, t.in)
+	out.follow(w, &key, t)
 	return out, false, nil
 }
 
@@ -346,16 +346,20 @@ func (w *Worker) choiceOf(o *pendingConn, t *tracer) Choice {
 	return byTuple
 }
 
-// follow notes the path of the packet, which came by the port in, and the neighbor there.
-func (out *Traced) follow(w *Worker, key *conntrack.Key, in int) {
-	as := route.Packet{Src: out.Client, Dst: out.Endpoint, Proto: key.Proto(), In: int(w.ports[in].Interface)}
+// follow notes the path of the packet, and the neighbor there.
+func (out *Traced) follow(w *Worker, key *conntrack.Key, t *tracer) {
+	var p header.Packet
+	header.Parse(t.frame, len(t.frame), &p)
+	as := route.Packet{
+		Src: out.Client, Dst: out.Endpoint, Proto: key.Proto(), In: arrivalInterface(w.ports, int32(t.in), t.frame[:p.L3]),
+	}
 	if out.FromEndpoint {
 		as.Src, as.Dst = out.Frontend, out.Client
 	}
 	if !as.Dst.IsValid() {
 		return
 	}
-	out.Path, out.HasPath = w.routes.LookupFor(&as, uint32(w.conns.Hash(key)))
+	out.Path, out.HasPath = w.routes.Lookup(&as, uint32(w.conns.Hash(key)))
 	if !out.HasPath {
 		return
 	}

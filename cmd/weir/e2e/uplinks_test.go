@@ -25,7 +25,7 @@ const (
 // established connections when the rules change.
 func TestWireAnswersLeaveByTheUplinkOfRoutingRules(t *testing.T) {
 	first, second := toAttached, toRouted
-	f := ownFixture(t, options{services: []service{first, second}, stopped: true,
+	f := ownFixture(t, options{services: []service{first, second, toOverlay}, stopped: true,
 		interfaces: "[{name: eth0}, {name: eth1}, {name: eth2}]"})
 	edge := f.Edge.Edge
 	addrs := func(host uint8) []netip.Prefix {
@@ -35,8 +35,10 @@ func TestWireAnswersLeaveByTheUplinkOfRoutingRules(t *testing.T) {
 		netlab.End{Namespace: f.Client, Name: "eth2", Addrs: addrs(2)}, netlab.LinkConfig{}))
 	for _, six := range []bool{false, true} {
 		f.secondUplink(t, second, six)
+		f.overlayByRule(t, six)
 	}
 	must(t, f.start())
+	must(t, f.poll(func(context.Context) error { return f.exchangeOnce(toOverlay, false) }))
 	bothFamilies(t, func(t *testing.T, six bool) {
 		for _, s := range []service{first, second} {
 			for _, network := range []string{"tcp", "udp"} {
@@ -62,6 +64,30 @@ func TestWireAnswersLeaveByTheUplinkOfRoutingRules(t *testing.T) {
 			return nil
 		}))
 	})
+}
+
+// overlayByRule has the routes to the endpoint behind the overlay be of a table that a rule names. The
+// kernel does not forward what comes from there.
+func (f *fixture) overlayByRule(t *testing.T, six bool) {
+	t.Helper()
+	edge, family, sysctl := f.Edge.Edge, netlink.FAMILY_V4, "net/ipv4/conf/vxlan0/forwarding"
+	dst := &net.IPNet{IP: netlab.Host4(netlab.RemoteNet, 0).AsSlice(), Mask: net.CIDRMask(24, 32)}
+	if six {
+		family, sysctl = netlink.FAMILY_V6, "net/ipv6/conf/vxlan0/forwarding"
+		dst = &net.IPNet{IP: netlab.Host6(netlab.RemoteNet, 0).AsSlice(), Mask: net.CIDRMask(64, 128)}
+	}
+	list, err := edge.Netlink().RouteListFiltered(family, &netlink.Route{Dst: dst}, netlink.RT_FILTER_DST)
+	must(t, err)
+	if len(list) != 1 {
+		t.Fatalf("routes to the overlay: %v", list)
+	}
+	must(t, edge.Netlink().RouteDel(&list[0]))
+	list[0].Table = 120
+	must(t, edge.Netlink().RouteAdd(&list[0]))
+	rule := netlink.NewRule()
+	rule.Priority, rule.Table, rule.Family, rule.Dst = 90, 120, family, dst
+	must(t, edge.Netlink().RuleAdd(rule))
+	must(t, edge.SetSysctl(sysctl, "0"))
 }
 
 // uplinkRule sends the answers of a Service to table 110.
