@@ -128,6 +128,7 @@ func (l *link) decideAbout(a netip.Addr, x *address, now time.Time) {
 		}
 	case giveUp:
 		l.lose(a, x, owner+" has it")
+		x.probes = probeCount // its owner has asked
 	case release:
 		switch {
 		case !l.carrier || l.socket == nil: // nobody hears it

@@ -55,3 +55,20 @@ func TestANodeThatListensIsNoCandidate(t *testing.T) {
 		}
 	}
 }
+
+// A node that has left an address to another asks nobody when that one dies: it had asked.
+func TestAnAddressLeftToAnotherNodeIsTakenAtOnce(t *testing.T) {
+	now := time.Now()
+	l := lan(now)
+	l.others["z"] = &other{peer: &peer{claims: claims{Node: "z", Member: "z"}, owned: map[netip.Addr]bool{a4: true}}}
+	x := &address{owned: true, unwanted: "it is drained"}
+	l.addresses[a4] = x
+	if l.decideAbout(a4, x, now); x.owned {
+		t.Fatal("the other node has it")
+	}
+	delete(l.others, "z")
+	x.wanted = true
+	if l.decideAbout(a4, x, now); !x.owned {
+		t.Errorf("it is not taken: %s", x.reason)
+	}
+}
