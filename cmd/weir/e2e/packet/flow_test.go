@@ -1,5 +1,10 @@
 package packet
 
+import (
+	"net/netip"
+	"time"
+)
+
 // A TCP connection's life, and what belongs to no flow.
 func init() {
 	add(
@@ -26,6 +31,23 @@ func init() {
 		scenario{row: "flow", name: "syn-again", modes: natModes, run: func(s *scene) {
 			s.passes(s.tcp(syn, 1000, 0, ""))
 			s.passes(s.tcp(syn, 1000, 0, "")) // sent again: the same endpoint, as the same client
+		}},
+		// The first endpoint's answer is late: the kernel resets it, and the connection is with the second.
+		scenario{row: "flow", name: "syn-again-then-both-answer", tags: untagged, service: "many", run: func(s *scene) {
+			s.passes(s.tcp(syn, 1000, 0, ""))
+			first, late := s.seen, s.answer(s.tcp(syn|ack, 9000, 1001, ""))
+			time.Sleep(time.Second) // as a client waits at least
+			s.snat = netip.AddrPort{}
+			if s.passes(s.tcp(syn, 1000, 0, "")); s.seen == first {
+				s.Errorf("both SYNs went to %v", first)
+			}
+			send(s, s.station(), late.bytes(s))
+			s.kernelResets(s.station(), late)
+			s.returns(s.answer(s.tcp(syn|ack, 5000, 1001, "")), tcpPort)
+			s.passes(s.tcp(ack, 1001, 5001, ""))
+			s.goesOn()
+			send(s, s.station(), late.bytes(s))
+			s.kernelResets(s.station(), late)
 		}},
 		// Packets from nowhere, with the connection's addresses and ports. In dnat the
 		// kernel that is a pod's router sorts out those of the endpoint's side.
