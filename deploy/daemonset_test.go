@@ -237,7 +237,7 @@ func TestKubePodKnowsARolloutFromAnUninstall(t *testing.T) {
 	c := n.container(podSpec(t))
 	n.inCluster(c, s)
 	s.daemonSet()
-	before, err := n.Edge.Edge.State()
+	before, err := netlab.StateOf(n.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestKubePodKnowsARolloutFromAnUninstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.term(p, "SIGTERM is a stop")
-	after, err := n.Edge.Edge.State()
+	after, err := netlab.StateOf(n.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}

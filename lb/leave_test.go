@@ -161,7 +161,7 @@ func TestPacketsDoNotWaitForTheViewForever(t *testing.T) {
 // for good without it.
 func TestCloseDoesNotWaitForAStalledWorker(t *testing.T) {
 	onEdge(t, 0, func(lab *netlab.Edge, pins string, open func() *LB) error {
-		before, err := lab.Edge.State()
+		before, err := netlab.StateOf(lab.Edge)
 		if err != nil {
 			return err
 		}
@@ -184,7 +184,7 @@ func TestCloseDoesNotWaitForAStalledWorker(t *testing.T) {
 		if !errors.Is(err, ErrStalled) {
 			t.Errorf("%v, want %v", err, ErrStalled)
 		}
-		after, err := lab.Edge.State()
+		after, err := netlab.StateOf(lab.Edge)
 		if left := before.Diff(after); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}

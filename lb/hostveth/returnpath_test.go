@@ -63,7 +63,7 @@ func TestWireReturnPathIsChosenPerConnection(t *testing.T) {
 	must(t, r.Client.AddRoute("eth0", netip.PrefixFrom(netlab.Host4(netlab.PodNet, 0), 24), netlab.Host4(netlab.ClientNet, 1)))
 	must(t, r.Client.AddRoute("eth0", netip.PrefixFrom(netlab.Host6(netlab.PodNet, 0), 64), netlab.Host6(netlab.ClientNet, 1)))
 	var err error
-	r.before, err = r.Edge.Edge.State()
+	r.before, err = netlab.StateOf(r.Edge.Edge)
 	must(t, err)
 	r.open()
 	if r.veth.ReturnPathErr() != nil {
@@ -177,7 +177,7 @@ func TestWireReturnPathNeedsAnUnusedTable(t *testing.T) {
 		return netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParseAddr("10.60.0.1"), 32), Type: unix.RTN_BLACKHOLE, Table: 7765})
 	})
 	var err error
-	r.before, err = r.Edge.Edge.State()
+	r.before, err = netlab.StateOf(r.Edge.Edge)
 	must(t, err)
 	r.open()
 	if r.veth.ReturnPathErr() == nil || !strings.Contains(r.veth.ReturnPathErr().Error(), "choose another table") || !r.veth.Masquerades() {
@@ -211,7 +211,7 @@ func TestWireConflictingRulesAreNamedAndKept(t *testing.T) {
 	theirs.Priority, theirs.Table, theirs.Mark, theirs.Mask = markrule.ReturnPath, 100, 0x30, &mask
 	r.do(func() error { return netlink.RuleAdd(theirs) })
 	var err error
-	r.before, err = r.Edge.Edge.State()
+	r.before, err = netlab.StateOf(r.Edge.Edge)
 	must(t, err)
 	r.open()
 	if !strings.Contains(r.log.String(), "uses bits of hostVeth.mark") {

@@ -49,7 +49,7 @@ func newRig(t testing.TB) *rig {
 	t.Cleanup(func() { must(t, edge.Lab.Close()) })
 	r := &rig{TB: t, Edge: edge, dir: t.TempDir()}
 	r.settle()
-	r.before, err = edge.Edge.State()
+	r.before, err = netlab.StateOf(edge.Edge)
 	must(t, err)
 	return r
 }
@@ -131,7 +131,7 @@ func (r *rig) close() {
 
 func (r *rig) unchanged() {
 	r.Helper()
-	after, err := r.Edge.Edge.State()
+	after, err := netlab.StateOf(r.Edge.Edge)
 	must(r, err)
 	if left := r.before.Diff(after); len(left) > 0 {
 		r.Errorf("left behind:\n%s", strings.Join(left, "\n"))

@@ -49,7 +49,7 @@ func TestWireLossesBehindARedirectAreCounted(t *testing.T) {
 	lose := func(names ...string) {
 		t.Helper()
 		for _, name := range names {
-			tap, err := node.Tap(name)
+			tap, err := netlab.NewTap(node, name)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -29,6 +29,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
@@ -64,7 +65,7 @@ func Run(ctx context.Context, cfg Config) (_ *Report, err error) {
 	defer func() { err = errors.Join(err, n.Close()) }()
 	r := &Report{Seed: cfg.Seed, hook: cfg.Hook, source: cfg.source(), Duration: cfg.Duration, faults: &faultLog{}}
 	n.report = r
-	before, err := n.Edge.Edge.State()
+	before, err := netlab.StateOf(n.Edge.Edge)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +78,7 @@ func Run(ctx context.Context, cfg Config) (_ *Report, err error) {
 	if err := n.weir.Stop(patience.For(30 * time.Second)); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, n.logTail())
 	}
-	after, err := n.Edge.Edge.State()
+	after, err := netlab.StateOf(n.Edge.Edge)
 	if err != nil {
 		return nil, err
 	}

@@ -23,9 +23,9 @@ type Responder struct {
 	done    chan struct{}
 }
 
-// Announce answers for addrs on ifname with that interface's MAC address,
-// until the responder is closed.
-func (n *Namespace) Announce(ifname string, addrs ...netip.Addr) (*Responder, error) {
+// NewResponder answers for addrs on an interface of n with that interface's MAC address,
+// until it is closed.
+func NewResponder(n *Namespace, ifname string, addrs ...netip.Addr) (*Responder, error) {
 	l, err := n.link(ifname)
 	if err != nil {
 		return nil, err

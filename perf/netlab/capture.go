@@ -26,8 +26,8 @@ type Capture struct {
 	missed int
 }
 
-// Capture begins to keep ifname's frames.
-func (n *Namespace) Capture(ifname string) (*Capture, error) {
+// NewCapture begins to keep the frames of an interface of n.
+func NewCapture(n *Namespace, ifname string) (*Capture, error) {
 	l, err := n.link(ifname)
 	if err != nil {
 		return nil, err

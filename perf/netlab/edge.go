@@ -193,7 +193,7 @@ func (e *Edge) settings(cfg EdgeConfig) error {
 		forwarding = append(forwarding, "vxlan0")
 	}
 	for _, ifname := range forwarding {
-		errs = append(errs, e.Edge.SetSysctl("net/ipv4/conf/"+ifname+"/forwarding", "1"), e.Edge.forward6(ifname))
+		errs = append(errs, e.Edge.SetSysctl("net/ipv4/conf/"+ifname+"/forwarding", "1"), forward6(e.Edge, ifname))
 	}
 	for _, ifname := range []string{"eth0", "eth1"} {
 		errs = append(errs,
@@ -207,7 +207,7 @@ func (e *Edge) settings(cfg EdgeConfig) error {
 
 // forward6 enables IPv6 forwarding of packets that arrive on ifname. Before Linux 6.17 the
 // only switch is that of the whole namespace.
-func (n *Namespace) forward6(ifname string) error {
+func forward6(n *Namespace, ifname string) error {
 	err := n.SetSysctl("net/ipv6/conf/"+ifname+"/force_forwarding", "1")
 	if errors.Is(err, os.ErrNotExist) {
 		return n.SetSysctl("net/ipv6/conf/all/forwarding", "1")

@@ -201,7 +201,7 @@ func TestWireCountersAreTheNamespaces(t *testing.T) {
 func TestWireResponderAnswersForAddressesNobodyHolds(t *testing.T) {
 	e := newEdge(t, EdgeConfig{NoOverlay: true})
 	addrs := []netip.Addr{Host4(ClientNet, 100), Host6(ClientNet, 100)}
-	r, err := e.Edge.Announce("eth0", addrs...)
+	r, err := NewResponder(e.Edge, "eth0", addrs...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,13 +268,13 @@ func checkResolves(t *testing.T, e *Edge, addrs []netip.Addr) {
 
 func TestWireStateShowsWhatIsLeftBehind(t *testing.T) {
 	e := newEdge(t, EdgeConfig{})
-	before, err := e.Edge.State()
+	before, err := StateOf(e.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}
 	echoOnce(t, e.ZoneA, netip.AddrPortFrom(Host4(FabricNet, 11), 8080))
 	checkEcho(t, e.Edge, netip.AddrPortFrom(Host4(FabricNet, 11), 8080))
-	same, err := e.Edge.State()
+	same, err := StateOf(e.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestWireStateShowsWhatIsLeftBehind(t *testing.T) {
 	if err := e.Edge.Inside(func() error { return os.Mkdir("/sys/fs/bpf/weir", 0o700) }); err != nil {
 		t.Fatal(err)
 	}
-	after, err := e.Edge.State()
+	after, err := StateOf(e.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,24 +40,24 @@ func (s State) Diff(later State) []string {
 	return out
 }
 
-// State reads the namespace's state.
-func (n *Namespace) State() (State, error) {
+// StateOf reads the state of a namespace.
+func StateOf(n *Namespace) (State, error) {
 	s := State{}
 	for _, part := range []struct {
 		what string
-		read func(State) error
+		read func(*Namespace) error
 	}{
-		{"interfaces", n.linkState}, {"routes", n.routeState}, {"nftables", n.nftState},
-		{"settings", n.sysctlState}, {"pins", n.pinState},
+		{"interfaces", s.readLinks}, {"routes", s.readRoutes}, {"nftables", s.readTables},
+		{"settings", s.readSettings}, {"pins", s.readPins},
 	} {
-		if err := part.read(s); err != nil {
+		if err := part.read(n); err != nil {
 			return nil, fmt.Errorf("%s of namespace %s: %w", part.what, n.name, err)
 		}
 	}
 	return s, nil
 }
 
-func (n *Namespace) linkState(s State) error {
+func (s State) readLinks(n *Namespace) error {
 	links, err := n.nl.LinkList()
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (n *Namespace) linkState(s State) error {
 	})
 }
 
-func (n *Namespace) routeState(s State) error {
+func (s State) readRoutes(n *Namespace) error {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := n.nl.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 		if err != nil {
@@ -119,7 +119,7 @@ func (n *Namespace) routeState(s State) error {
 	return nil
 }
 
-func (n *Namespace) nftState(s State) error {
+func (s State) readTables(n *Namespace) error {
 	c, err := nftables.New(nftables.WithNetNSFd(int(n.Handle())))
 	if err != nil {
 		return err
@@ -134,8 +134,8 @@ func (n *Namespace) nftState(s State) error {
 	return nil
 }
 
-// sysctlState reads every setting below /proc/sys/net, except counters.
-func (n *Namespace) sysctlState(s State) error {
+// readSettings reads every setting below /proc/sys/net, except counters.
+func (s State) readSettings(n *Namespace) error {
 	return n.Do(func() error {
 		return filepath.WalkDir("/proc/sys/net", func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
@@ -152,7 +152,7 @@ func (n *Namespace) sysctlState(s State) error {
 	})
 }
 
-func (n *Namespace) pinState(s State) error {
+func (s State) readPins(n *Namespace) error {
 	return n.Inside(func() error {
 		return filepath.WalkDir("/sys/fs/bpf", func(path string, d fs.DirEntry, err error) error {
 			if err == nil && path != "/sys/fs/bpf" {

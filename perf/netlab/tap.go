@@ -24,8 +24,8 @@ type Tap struct {
 // maxFrame is the largest frame that a tap takes: 64 KiB and a header.
 const maxFrame = 1<<16 + 64
 
-// Tap opens a tap on ifname.
-func (n *Namespace) Tap(ifname string) (*Tap, error) {
+// NewTap opens a tap on an interface of n.
+func NewTap(n *Namespace, ifname string) (*Tap, error) {
 	l, err := n.link(ifname)
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ func TestWireTap(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range taps {
-		if taps[i], err = ends[i].Namespace.Tap("eth0"); err != nil {
+		if taps[i], err = NewTap(ends[i].Namespace, "eth0"); err != nil {
 			t.Fatal(err)
 		}
 		defer taps[i].Close()

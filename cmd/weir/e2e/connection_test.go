@@ -144,7 +144,7 @@ func TestWireTheNodesOwnConnectionsAreUntouched(t *testing.T) {
 		}
 		defer out.Close()
 
-		capture, err := f.Edge.Edge.Capture("eth0")
+		capture, err := netlab.NewCapture(f.Edge.Edge, "eth0")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -247,7 +247,7 @@ func TestWireDirectServerReturn(t *testing.T) {
 				if six {
 					addr = netlab.Host6(netlab.LBNet, s.index)
 				}
-				through, err := f.Client.Capture("eth0")
+				through, err := netlab.NewCapture(f.Client, "eth0")
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -55,7 +55,7 @@ func TestWireEveryKindOfEndpoint(t *testing.T) {
 }
 
 func (f *fixture) checkEndpoint(t *testing.T, s service, six bool, to func(uint16, bool) netip.AddrPort) {
-	capture, err := f.Client.Capture("eth0")
+	capture, err := netlab.NewCapture(f.Client, "eth0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -180,7 +180,7 @@ func (f *fixture) announce() (err error) {
 	if len(f.opts.announced) == 0 {
 		return nil
 	}
-	if f.speaker, err = f.Edge.Edge.Announce("eth0", f.opts.announced...); err != nil {
+	if f.speaker, err = netlab.NewResponder(f.Edge.Edge, "eth0", f.opts.announced...); err != nil {
 		return err
 	}
 	f.OnClose(f.speaker.Close)

@@ -169,7 +169,7 @@ func newSYNFlood(t *testing.T, f *fixture, to netip.AddrPort, rate float64) *syn
 	t.Helper()
 	s := &synFlood{to: to, rate: rate, from: forgedSource}
 	var err error
-	if s.tap, err = f.Client.Tap("eth0"); err != nil {
+	if s.tap, err = netlab.NewTap(f.Client, "eth0"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.tap.Close() })

@@ -59,7 +59,7 @@ func TestWireTCXKeepsLargePieces(t *testing.T) {
 	f := ownFixture(t, tcxOptions(toAttached, toPod))
 	f.checkChecksums(t)
 	for _, s := range []service{toAttached, toPod} {
-		capture, err := f.Client.Capture("eth0")
+		capture, err := netlab.NewCapture(f.Client, "eth0")
 		must(t, err)
 		f.checkTransfers(t, s, false, 64<<20)
 		frames, _ := capture.Stop()

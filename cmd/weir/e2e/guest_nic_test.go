@@ -72,7 +72,7 @@ func (f *fixture) exchange(t *testing.T) {
 func TestGuestNICTraffic(t *testing.T) {
 	needNICs(t)
 	f := ownFixture(t, options{services: []service{toAttached, toPod}, edge: netlab.EdgeConfig{Queues: nicQueues(t)}, stopped: true})
-	before, err := f.Edge.Edge.State()
+	before, err := netlab.StateOf(f.Edge.Edge)
 	must(t, err)
 	must(t, f.start())
 	status, err := f.admin.Status(inTime(t, within))
@@ -105,7 +105,7 @@ func TestGuestNICTraffic(t *testing.T) {
 	})
 	must(t, f.weir.Stop(within))
 	for ctx := inTime(t, within); ; time.Sleep(100 * time.Millisecond) {
-		after, err := f.Edge.Edge.State()
+		after, err := netlab.StateOf(f.Edge.Edge)
 		must(t, err)
 		left := differences(before, after)
 		if len(left) == 0 {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
@@ -93,7 +94,7 @@ func TestWireConnectionsSurviveRestarts(t *testing.T) {
 // weir stop removes everything, also where SIGTERM is a restart.
 func TestWireStopLeavesNothingBehind(t *testing.T) {
 	f := ownFixture(t, options{services: kinds, stopped: true, extra: "onStop: leave\n", drain: "{notReadySeconds: 1, timeoutSeconds: 600}"})
-	before, err := f.Edge.Edge.State()
+	before, err := netlab.StateOf(f.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func TestWireStopLeavesNothingBehind(t *testing.T) {
 	if err := stop.Err(); err != nil || stop.LogTail(1) != "stopped" {
 		t.Errorf("weir stop: %v, its last words %q", err, stop.LogTail(1))
 	}
-	after, err := f.Edge.Edge.State()
+	after, err := netlab.StateOf(f.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}

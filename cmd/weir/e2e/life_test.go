@@ -34,14 +34,14 @@ func testSIGTERM(t *testing.T, hook string) {
 		o.interfaces = fmt.Sprintf("[{name: eth0, hook: %s}, {name: eth1, hook: %s}]", hook, hook)
 	}
 	f := ownFixture(t, o)
-	before, err := f.Edge.Edge.State()
+	before, err := netlab.StateOf(f.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := f.start(); err != nil {
 		t.Fatal(err)
 	}
-	during, err := f.Edge.Edge.State()
+	during, err := netlab.StateOf(f.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func testSIGTERM(t *testing.T, hook string) {
 	if code := f.weir.ExitCode(); code != 0 {
 		t.Errorf("exit status %d", code)
 	}
-	after, err := f.Edge.Edge.State()
+	after, err := netlab.StateOf(f.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func testSIGTERM(t *testing.T, hook string) {
 // start takes over what the first left, and connections go on.
 func TestWireKilledWeir(t *testing.T) {
 	f := ownFixture(t, options{services: kinds, stopped: true})
-	before, err := f.Edge.Edge.State()
+	before, err := netlab.StateOf(f.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestWireKilledWeir(t *testing.T) {
 	if err := f.weir.Stop(within); err != nil {
 		t.Fatal(err)
 	}
-	after, err := f.Edge.Edge.State()
+	after, err := netlab.StateOf(f.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}

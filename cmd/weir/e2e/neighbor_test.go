@@ -153,7 +153,7 @@ func (f *fixture) flushNeighbor(t *testing.T, ifname string, a netip.Addr) {
 // nobody has, in bursts, until stop is called. count is how many there were.
 func (f *fixture) sendFromNobody(t *testing.T, six bool) (stop func(), count func() int) {
 	t.Helper()
-	tap, err := f.Client.Tap("eth0")
+	tap, err := netlab.NewTap(f.Client, "eth0")
 	must(t, err)
 	edge, err := f.Edge.Edge.Interface("eth0")
 	must(t, err)

@@ -50,7 +50,7 @@ func TestWireRestartWithoutAnInterface(t *testing.T) {
 
 func stateOf(t *testing.T, f *fixture) netlab.State {
 	t.Helper()
-	s, err := f.Edge.Edge.State()
+	s, err := netlab.StateOf(f.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+
+	"github.com/weirlb/weir/perf/netlab"
 )
 
 // Ten SYNs from nowhere for one from the client, at a Service with one endpoint and 64
@@ -22,7 +24,7 @@ func TestWireASYNFloodDoesNotCloseAnEndpoint(t *testing.T) {
 	lasting, err := f.Client.DialContext(inTime(t, within), "tcp", toAttached.at(httpPort, false).String())
 	must(t, err)
 	defer lasting.Close()
-	tap, err := f.Client.Tap("eth0")
+	tap, err := netlab.NewTap(f.Client, "eth0")
 	must(t, err)
 	defer tap.Close()
 	edge, err := f.Edge.Edge.Interface("eth0")

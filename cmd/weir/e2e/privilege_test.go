@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/weirlb/weir/perf/netlab"
 )
 
 // A running Weir has the capabilities in use and no way to others, in every thread. With
@@ -15,7 +17,7 @@ import (
 // process, and removes everything in the end.
 func TestWireRunningWeirHasNoOtherPrivileges(t *testing.T) {
 	f := ownFixture(t, options{services: kinds, stopped: true})
-	before, err := f.Edge.Edge.State()
+	before, err := netlab.StateOf(f.Edge.Edge)
 	must(t, err)
 	must(t, f.start())
 	f.checkPrivileges(t)
@@ -39,7 +41,7 @@ func TestWireRunningWeirHasNoOtherPrivileges(t *testing.T) {
 	f.checkPrivileges(t)
 	f.checkLoad(t, f.Client, toAttached.at(httpPort, true), 5)
 	must(t, f.weir.Stop(within))
-	after, err := f.Edge.Edge.State()
+	after, err := netlab.StateOf(f.Edge.Edge)
 	must(t, err)
 	for _, line := range before.Diff(after) {
 		// Routes and settings of the interface that was made anew are others.

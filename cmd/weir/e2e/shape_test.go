@@ -121,7 +121,7 @@ func TestWireGenericMode(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before, err := f.Edge.Edge.State()
+	before, err := netlab.StateOf(f.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestWireGenericMode(t *testing.T) {
 	if err := f.weir.Stop(within); err != nil {
 		t.Fatal(err)
 	}
-	after, err := f.Edge.Edge.State()
+	after, err := netlab.StateOf(f.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func (s *stacked) declare(t *testing.T, links string) {
 func (s *stacked) tap(t *testing.T, name string) *netlab.Tap {
 	t.Helper()
 	if s.taps[name] == nil {
-		tap, err := s.Client.Tap(name)
+		tap, err := netlab.NewTap(s.Client, name)
 		must(t, err)
 		t.Cleanup(func() { tap.Close() })
 		s.taps[name] = tap
@@ -242,7 +242,7 @@ func TestWireOnlyAttachedVLANsAreTaken(t *testing.T) {
 		copy(frame[6:], client.Attrs().HardwareAddr)
 		return frame
 	}
-	fabric, err := f.Fabric.Tap("edge")
+	fabric, err := netlab.NewTap(f.Fabric, "edge")
 	must(t, err)
 	t.Cleanup(func() { fabric.Close() })
 

@@ -182,7 +182,7 @@ func (f *fixture) flows(t *testing.T) uint64 {
 func TestWireSNATAddressOfItsOwn(t *testing.T) {
 	own4, own6 := netlab.Host4(netlab.FabricNet, 77), netlab.Host6(netlab.FabricNet, 77)
 	f := ownFixture(t, options{services: kinds, extra: "snat: {addresses: [\"" + own4.String() + "\", \"" + own6.String() + "\"]}"})
-	speaker, err := f.Edge.Edge.Announce("eth1", own4, own6)
+	speaker, err := netlab.NewResponder(f.Edge.Edge, "eth1", own4, own6)
 	if err != nil {
 		t.Fatal(err)
 	}

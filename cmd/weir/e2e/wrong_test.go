@@ -66,7 +66,7 @@ func TestWireWrongStart(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			state, err := f.Edge.Edge.State()
+			state, err := netlab.StateOf(f.Edge.Edge)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -90,7 +90,7 @@ func TestWireWrongStart(t *testing.T) {
 					t.Errorf("%q does not name %s", out, w)
 				}
 			}
-			after, err := f.Edge.Edge.State()
+			after, err := netlab.StateOf(f.Edge.Edge)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -143,7 +143,7 @@ func newChanging(t *testing.T, seed int, fields string) *changingFleet {
 		targets = append(targets, s.addresses()...)
 	}
 	for i, n := range c.Nodes {
-		capture, err := n.Capture("eth0")
+		capture, err := netlab.NewCapture(n, "eth0")
 		must(t, err)
 		c.captures = append(c.captures, capture)
 		s, err := c.nodes[i].admin.Status(context.Background())

@@ -137,7 +137,7 @@ func TestWireForgedClaimsChangeNoOwner(t *testing.T) {
 	a := vip4(0)
 	owner := b.owner(a)
 	must(t, b.exchange(a, patience.For(3*time.Second)))
-	tap, err := b.client.Tap("eth0")
+	tap, err := netlab.NewTap(b.client, "eth0")
 	must(t, err)
 	defer tap.Close()
 	forged := []byte("\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x00\x66\x08\x06\x00\x01\x08\x00\x06\x04\x00\x02\x02\x00\x00\x00\x00\x66" +

@@ -33,7 +33,7 @@ func TestWireOneOwnerPerAddress(t *testing.T) {
 // the answer.
 func (b *bed) asksWithPriority(a netip.Addr) {
 	b.t.Helper()
-	tap, err := b.client.Tap("eth0")
+	tap, err := netlab.NewTap(b.client, "eth0")
 	must(b.t, err)
 	defer tap.Close()
 	l, err := b.client.Interface("eth0")

@@ -22,7 +22,7 @@ type station struct {
 }
 
 func openStation(n *netlab.Namespace, name string) (*station, error) {
-	tap, err := n.Tap("eth0")
+	tap, err := netlab.NewTap(n, "eth0")
 	return &station{name: name, tap: tap}, err
 }
 
