@@ -2,7 +2,8 @@
 // the faults do not explain.
 //
 //	chaos.go    Config, Run
-//	node.go     the lab: servers, manifests, the process
+//	node.go     the lab: servers, network, source, the process
+//	admin.go    questions to the process
 //	traffic.go  long-lived connections with checked bytes, and new ones
 //	retransmit.go  how long TCP may wait, and in which state a connection failed
 //	hook.go     who forwards packets of established flows
@@ -11,8 +12,9 @@
 //	source.go   where Weir learns them, with the faults of that
 //	apiserver.go, gate.go  an API server, and the path to it
 //	plan.go     the faults of a seed, in order
-//	fault.go    the faults, which failures each explains, and those of the network
-//	process.go  those of the process
+//	fault.go    the faults, and which failures each explains
+//	network.go  the network, with the faults of it
+//	process.go  the process, with the faults of it
 //	watch.go    invariants and memory of the process, while it runs and in the end
 //	report.go   the result
 //
@@ -58,32 +60,31 @@ type Config struct {
 // Run makes the network, runs Weir, traffic and faults, and reports. The error is about the
 // run itself: what Weir did wrong is in the report.
 func Run(ctx context.Context, cfg Config) (_ *Report, err error) {
-	n, err := newNode(cfg)
+	r := &Report{Seed: cfg.Seed, hook: cfg.Hook, source: cfg.source(), Duration: cfg.Duration, faults: &faultLog{}}
+	n, err := newNode(cfg, r)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	r := &Report{Seed: cfg.Seed, hook: cfg.Hook, source: cfg.source(), Duration: cfg.Duration, faults: &faultLog{}}
-	n.report = r
 	before, err := netlab.StateOf(n.Edge.Edge)
 	if err != nil {
 		return nil, err
 	}
-	if err := n.start(ctx); err != nil {
+	if err := n.weir.start(ctx); err != nil {
 		return nil, err
 	}
 	if err := n.run(ctx, r); err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, n.logTail())
+		return nil, fmt.Errorf("%w\n%s", err, n.weir.logTail())
 	}
-	if err := n.weir.Stop(patience.For(30 * time.Second)); err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, n.logTail())
+	if err := n.weir.daemon.Stop(patience.For(30 * time.Second)); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, n.weir.logTail())
 	}
 	after, err := netlab.StateOf(n.Edge.Edge)
 	if err != nil {
 		return nil, err
 	}
 	for _, line := range before.Diff(after) {
-		if !n.madeAnew(line) && !n.stays(line) {
+		if !n.network.madeAnew(line) && !n.stays(line) {
 			r.leaked = append(r.leaked, "left behind: "+line)
 		}
 	}
@@ -112,7 +113,7 @@ func (n *node) run(ctx context.Context, r *Report) error {
 	s := &stalls{node: n, traffic: traffic, report: r, begun: time.Now()}
 	running.Go(func() { s.run(ctx) })
 	running.Go(func() {
-		if err := n.churn(ctx); err != nil {
+		if err := n.source.churn(ctx, &n.cfg); err != nil {
 			stop(err)
 		}
 	})
@@ -129,7 +130,7 @@ func (n *node) run(ctx context.Context, r *Report) error {
 	stop(nil)
 	running.Wait()
 	traffic.finish()
-	if err := n.follows(context.WithoutCancel(ctx)); err != nil {
+	if err := n.source.follows(context.WithoutCancel(ctx), n.admin); err != nil {
 		r.leak("endpoints differ from those of the source in the end: %v", err)
 	}
 	return w.finish()

@@ -105,11 +105,11 @@ func (s *service) flip(i int) {
 const churnEvery = 100 * time.Millisecond
 
 // churn changes endpoints until ctx ends, at the rate of the configuration.
-func (n *node) churn(ctx context.Context) error {
-	if n.cfg.Changes == 0 {
+func (src *source) churn(ctx context.Context, cfg *Config) error {
+	if cfg.Changes == 0 {
 		return nil
 	}
-	rng := rand.New(rand.NewPCG(n.cfg.Seed, 2))
+	rng := rand.New(rand.NewPCG(cfg.Seed, 2))
 	tick := time.NewTicker(churnEvery)
 	defer tick.Stop()
 	for {
@@ -118,15 +118,15 @@ func (n *node) churn(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		n.source.Lock()
+		src.changing.Lock()
 		var changed []*service
-		for range max(1, n.cfg.Changes*int(churnEvery)/int(time.Second)) {
-			s := n.services[len(hosts)+rng.IntN(changing)]
+		for range max(1, cfg.Changes*int(churnEvery)/int(time.Second)) {
+			s := src.services[len(hosts)+rng.IntN(changing)]
 			s.flip(rng.IntN(len(hosts)))
 			changed = append(changed, s)
 		}
-		err := n.publish(changed)
-		n.source.Unlock()
+		err := src.publish(changed)
+		src.changing.Unlock()
 		if err != nil {
 			return fmt.Errorf("endpoint churn: %w", err)
 		}

@@ -1,11 +1,8 @@
 package chaos
 
 import (
-	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/weirlb/weir/perf/netlab"
 )
 
 // Arrangements are who forwards packets of established flows: the packet loop, or the kernel
@@ -28,31 +25,6 @@ func (c *Config) interfaceLines() string {
 
 // cached reports whether the kernel forwards packets of established flows.
 func (c *Config) cached() bool { return c.Hook != "" && c.Hook != Arrangements[0] }
-
-// asFromWire are the settings of a host whose packets have whole checksums, as if they came by
-// a wire.
-var asFromWire = map[string]bool{"rx-gro": true, "tx-checksum-ip-generic": false}
-
-// arrange prepares the peers of the attached interfaces: XDP programs can send to a veth only
-// if its peer polls, and leave packets with partial checksums to the packet loop.
-func (n *node) arrange() error {
-	if n.cfg.Hook != "xdp" {
-		return nil
-	}
-	var errs []error
-	for _, host := range []*netlab.Namespace{n.Client, n.ZoneA, n.ZoneB} {
-		errs = append(errs, host.SetOffloads("eth0", asFromWire))
-	}
-	return errors.Join(append(errs, n.arrangeFabric())...)
-}
-
-// arrangeFabric is arrange for the peer of eth1.
-func (n *node) arrangeFabric() error {
-	if n.cfg.Hook != "xdp" {
-		return nil
-	}
-	return n.Fabric.SetOffloads("edge", map[string]bool{"rx-gro": true})
-}
 
 // repeated are the packets that the kernel has forwarded for this process.
 func (s *status) repeated() (n uint64) {

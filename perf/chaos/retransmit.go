@@ -1,14 +1,10 @@
 package chaos
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
-	"net/url"
 	"os"
 	"syscall"
 	"time"
@@ -81,21 +77,4 @@ func stateOf(c net.Conn) string {
 	return fmt.Sprintf("unacknowledged %d, retransmissions %d in a row, backoff %d, RTO %v, last segment received %v ago",
 		info.Unacked, info.Retransmits, info.Backoff, time.Duration(info.Rto)*time.Microsecond,
 		time.Duration(info.Last_data_recv)*time.Millisecond)
-}
-
-// halfOpen describes connections to a frontend that wait for an answer, as Weir sees them.
-func (n *node) halfOpen(frontend string) string {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	var list struct {
-		Connections json.RawMessage `json:"connections"`
-	}
-	if err := n.ask(ctx, "/v1/connections?limit=4&state=syn&frontend="+url.QueryEscape(frontend), &list); err != nil {
-		return err.Error()
-	}
-	var b bytes.Buffer
-	if err := json.Compact(&b, list.Connections); err != nil {
-		return err.Error()
-	}
-	return b.String()
 }

@@ -89,7 +89,7 @@ func describe(waiting []*talk, of int) string {
 func (s *stalls) workers(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	now, err := s.node.status(ctx)
+	now, err := s.node.admin.status(ctx)
 	if err != nil {
 		return fmt.Sprintf("no process answers: %v", err)
 	}

@@ -43,7 +43,7 @@ type fresh struct {
 func (n *node) newTraffic(ctx context.Context, r *Report) (*traffic, error) {
 	t := &traffic{node: n, report: r}
 	for i := range n.cfg.Connections {
-		k := &talk{service: n.services[i%len(n.services)], six: i/len(n.services)%2 == 1}
+		k := &talk{service: n.source.services[i%len(n.source.services)], six: i/len(n.source.services)%2 == 1}
 		dialing, cancel := context.WithTimeout(ctx, exchangeWithin())
 		var err error
 		k.conn, err = n.Client.DialWith(dialing, dialer, "tcp", k.service.at(k.six).String())
@@ -110,14 +110,14 @@ func (t *traffic) judge(k *talk, begun, ended time.Time) {
 // begin opens connections, exchanges a message over each, and closes them.
 func (t *traffic) begin(ctx context.Context, from, clients int) {
 	for i := from; ctx.Err() == nil; i += clients {
-		s, six := t.node.services[i%len(t.node.services)], i/len(t.node.services)%2 == 1
+		s, six := t.node.source.services[i%len(t.node.source.services)], i/len(t.node.source.services)%2 == 1
 		begun := time.Now()
 		err := t.once(s, six, fmt.Sprintf("new connection %d", i))
 		ended := time.Now()
 		if err != nil {
 			kind := workload.Kind(err)
 			if kind == workload.KindTimeout {
-				err = fmt.Errorf("%w (%s)", err, t.node.halfOpen(s.at(six).String()))
+				err = fmt.Errorf("%w (%s)", err, t.node.admin.halfOpen(s.at(six).String()))
 			}
 			t.report.fail(failure{what: "new", kind: kind, service: s, six: six, begun: begun, ended: ended, err: err})
 		}

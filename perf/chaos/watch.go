@@ -45,10 +45,10 @@ type watch struct {
 func (w *watch) run(ctx context.Context) {
 	verified := time.Now()
 	for pause(ctx, sampleEvery) {
-		if !w.node.process.TryLock() {
+		if !w.node.weir.ending.TryLock() {
 			continue // it is being ended, stopped or started
 		}
-		if s, err := sampleOf(w.node.weir.Cmd.Process.Pid); err == nil {
+		if s, err := sampleOf(w.node.weir.daemon.Cmd.Process.Pid); err == nil {
 			if len(w.samples) > 0 && w.samples[0].pid != s.pid {
 				w.samples = nil
 			}
@@ -56,32 +56,22 @@ func (w *watch) run(ctx context.Context) {
 		}
 		if time.Since(verified) >= verifyEvery {
 			verified = time.Now()
-			if err := w.node.check(ctx); err != nil && ctx.Err() == nil {
+			if err := w.node.weir.check(ctx); err != nil && ctx.Err() == nil {
 				w.report.leak("verification: %v", err)
 			}
 		}
-		w.node.process.Unlock()
+		w.node.weir.ending.Unlock()
 	}
-}
-
-// check has the running process verify the flow table.
-func (n *node) check(ctx context.Context) error {
-	v, err := n.verify(ctx)
-	if err != nil {
-		return err
-	}
-	n.report.verified(v)
-	return nil
 }
 
 // finish looks at the process once traffic and faults are over.
 func (w *watch) finish() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience.For(30*time.Second))
 	defer cancel()
-	if err := w.node.check(ctx); err != nil {
+	if err := w.node.weir.check(ctx); err != nil {
 		return err
 	}
-	s, err := w.node.status(ctx)
+	s, err := w.node.admin.status(ctx)
 	if err != nil {
 		return err
 	}
