@@ -20,10 +20,12 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/announcer"
 	"github.com/weirlb/weir/cmd/weir/answers"
+	"github.com/weirlb/weir/cmd/weir/complaints"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/drains"
 	"github.com/weirlb/weir/cmd/weir/endpointhealth"
 	"github.com/weirlb/weir/cmd/weir/event"
+	"github.com/weirlb/weir/cmd/weir/firewall"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/problem"
@@ -138,7 +140,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	d.ending = process.NewEnding(end{d}, func() { d.stop(nil) }, d.notify, d.events, d.log)
 	tasks.Go(func() { d.ending.Follow(ctx, o.Signals.Leave) })
 	reach := source.ReachOf(d.cfg)
-	if d.source, err = source.New(ctx, d.cfg, reach, working(&d.updating), d.log); err != nil {
+	if d.source, err = source.New(ctx, d.cfg, reach, d.updating.Working, d.log); err != nil {
 		return err
 	}
 	d.publisher.From(d.source, reach)
@@ -168,7 +170,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	}
 	task("announcement", func(ctx context.Context) error { return d.announcer.Run(ctx, d.publisher.EndLingering) })
 	task("problems", d.watchProblems)
-	task("late updates", func(ctx context.Context) error { return followLate(ctx, &d.updating, d.problems) })
+	task("late updates", func(ctx context.Context) error { return complaints.FollowLate(ctx, &d.updating, d.problems) })
 	workers := process.Workers{
 		Configuration: d.cfg, PacketPath: d.lb, Ending: d.ending, Problems: d.problems, Notify: d.notify, Tuned: d.tuned, Log: d.log,
 	}
@@ -216,7 +218,7 @@ func (d *Daemon) took(services int) {
 	text := fmt.Sprintf("traffic is taken for %d Services of %s", services, d.source)
 	d.events.Add(event.New{Kind: event.Start, Text: text + fmt.Sprintf(", %s after the start", time.Since(d.lb.Status().Started).Round(time.Millisecond))})
 	close(d.taken)
-	go logFirewall(d.lb, d.cfg.AttachedNames(), d.log)
+	go firewall.Warn(d.lb.Tables().Load(), d.cfg.AttachedNames(), d.log)
 	d.notify.Ready()
 }
 

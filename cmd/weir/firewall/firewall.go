@@ -8,6 +8,7 @@
 //	conditions.go the conditions of a rule
 //	iptables.go   tables of the older iptables
 //	index.go      the packets to frontends by port and address
+//	warn.go       the log of a start
 //
 // A condition that is not understood counts as met: better a rule too many is named.
 package firewall

@@ -58,6 +58,12 @@ func (p *Pending) End() {
 	p.since = time.Time{}
 }
 
+// Working notes that work on an update begins, and ends when done is called.
+func (p *Pending) Working() (done func()) {
+	p.Begin(time.Now())
+	return p.End
+}
+
 // Last is the time of the last publication, zero without one.
 func (p *Pending) Last() time.Time {
 	p.mu.Lock()
