@@ -51,7 +51,9 @@ func (NoNames) Follow(ServiceName, []NameQuestion) {}
 func (NoNames) Settle() {}
 
 // Answer implements Names.
-func (NoNames) Answer(string, NameQuestion) NameAnswer { return NameAnswer{} }
+func (NoNames) Answer(string, NameQuestion) NameAnswer {
+	return NameAnswer{Faults: []string{"it is resolved by weir run alone"}}
+}
 
 // maxQuestions is the number of names of a slice that are resolved.
 const maxQuestions = 64

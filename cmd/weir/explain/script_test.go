@@ -99,7 +99,7 @@ func table(ts *testscript.TestScript, neg bool, args []string) {
 func newSource(dir, node string) *manifest.Source {
 	return manifest.New(manifest.Config{
 		Path: dir, Shorter: time.Nanosecond, // copies in place are complete here
-		Store: discovery.Options{NodeName: node, Supported: translate.Supported},
+		Store: discovery.Options{NodeName: node, Supported: translate.Supported, Names: discovery.NoNames{}},
 		Log:   slog.New(slog.DiscardHandler),
 	})
 }

@@ -84,6 +84,9 @@ func Store(cfg *config.Configuration) discovery.Options {
 // node with this configuration, and all endpoints are shown.
 func Examined(cfg *config.Configuration) discovery.Options {
 	o := Store(cfg)
+	if cfg.Discovery.Kubernetes == nil { // files
+		o.Names = discovery.NoNames{}
+	}
 	reach := translate.Reach{ClusterIPs: cfg.ClusterIPs, ExternalIPs: cfg.ExternalIPs, LoadBalancerClass: cfg.LoadBalancerClass}
 	o.Use = func(svc *discovery.Service) discovery.Use {
 		return discovery.Use{Endpoints: true, Frontends: reach.Use(svc).Frontends}
