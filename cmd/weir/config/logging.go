@@ -34,3 +34,12 @@ func (l Logging) Logger(w io.Writer) (*slog.Logger, *slog.LevelVar) {
 	}
 	return slog.New(slog.NewTextHandler(w, opts)), level
 }
+
+func validateLogging(c *Configuration, r *report) {
+	if _, err := ParseLevel(c.Logging.Level); err != nil {
+		r.addf("logging.level", "%v", err)
+	}
+	if f := c.Logging.Format; f != "text" && f != "json" {
+		r.addf("logging.format", "must be text or json, is %q", f)
+	}
+}

@@ -387,15 +387,6 @@ func checkBindAddress(c *Configuration, r *report, path, s string) netip.AddrPor
 	return a
 }
 
-func validateLogging(c *Configuration, r *report) {
-	if _, err := ParseLevel(c.Logging.Level); err != nil {
-		r.addf("logging.level", "%v", err)
-	}
-	if f := c.Logging.Format; f != "text" && f != "json" {
-		r.addf("logging.format", "must be text or json, is %q", f)
-	}
-}
-
 // either lists values as "a, b or c".
 func either(values []string) string {
 	last := len(values) - 1
