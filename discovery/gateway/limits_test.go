@@ -13,10 +13,10 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// crowd is n Gateways of a namespace with listeners that a single route serves, of a Service with endpoints. The last
+// manyGateways is n Gateways of a namespace with listeners that a single route serves, of a Service with endpoints. The last
 // is the oldest. Calls counts how often the slices are asked for.
-func crowd(n, listeners, endpoints int, calls *int) *Objects {
-	backend := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "v1"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+func manyGateways(n, listeners, endpoints int, calls *int) *Objects {
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "v1"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 	port := int32(80)
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "v1-1"}, AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: &port}}}
 	for i := range endpoints {
@@ -29,7 +29,7 @@ func crowd(n, listeners, endpoints int, calls *int) *Objects {
 		TCPRoutes: []*gatewayv1.TCPRoute{route},
 		Service: func(namespace, name string) *corev1.Service {
 			if namespace == "a" && name == "v1" {
-				return backend
+				return svc
 			}
 			return nil
 		},
@@ -56,7 +56,7 @@ func crowd(n, listeners, endpoints int, calls *int) *Objects {
 // A namespace may not fill the API server with the objects that the controller writes.
 func TestGatewaysOfANamespaceAreLimited(t *testing.T) {
 	var calls int
-	in := crowd(1002, 1, 0, &calls)
+	in := manyGateways(1002, 1, 0, &calls)
 	out := Translate(in)
 	if len(out.Services) != maxNamespaceGateways || out.Services[0].Name != "g1001-weir" {
 		t.Errorf("%d Services, the first %s", len(out.Services), out.Services[0].Name)
@@ -65,7 +65,7 @@ func TestGatewaysOfANamespaceAreLimited(t *testing.T) {
 		t.Errorf("the youngest: %+v", c)
 	}
 
-	in = crowd(7, 1, 15000, &calls)
+	in = manyGateways(7, 1, 15000, &calls)
 	var endpoints int
 	for _, s := range Translate(in).Slices {
 		endpoints += len(s.Endpoints)
@@ -78,10 +78,10 @@ func TestGatewaysOfANamespaceAreLimited(t *testing.T) {
 // A route on many listeners is looked at once.
 func TestTheEndpointsOfARouteAreFoundOnce(t *testing.T) {
 	var calls int
-	if out := Translate(crowd(2, 64, 10, &calls)); len(out.Slices) != 128 {
+	if out := Translate(manyGateways(2, 64, 10, &calls)); len(out.Slices) != 128 {
 		t.Errorf("%d slices", len(out.Slices))
 	}
 	if calls > 2 {
-		t.Errorf("the slices of the backend are listed %d times", calls)
+		t.Errorf("the slices of the Service are listed %d times", calls)
 	}
 }
