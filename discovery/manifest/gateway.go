@@ -254,7 +254,7 @@ func (r *round) addConditions(key Key, of string, conditions []metav1.Condition)
 	}
 }
 
-// addStatus warns of an object that counts.
+// addStatus warns of an object that counts, and is not served as it asks.
 func (r *round) addStatus(key Key, field, reason string) {
 	c := r.claims[key]
 	if c.file == nil || c.file.unfinished != nil { // the last report's are there
@@ -264,6 +264,6 @@ func (r *round) addStatus(key Key, field, reason string) {
 		return
 	}
 	r.report.Warnings = append(r.report.Warnings, Error{
-		File: c.file.path, Document: c.document, Line: c.file.lineOf(c.document), Object: key, Field: field, Reason: reason,
+		File: c.file.path, Document: c.document, Line: c.file.lineOf(c.document), Object: key, Field: field, Reason: reason, Unserved: true,
 	})
 }

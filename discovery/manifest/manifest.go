@@ -333,6 +333,8 @@ type Error struct {
 	Kept bool
 	// Others is the number of other objects of the file with the same warning.
 	Others int
+	// Unserved is true of a warning about an object that is valid, and not served as it asks.
+	Unserved bool
 }
 
 // Error is `FILE: document N (line L): OBJECT: FIELD: REASON`.

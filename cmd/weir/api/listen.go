@@ -34,7 +34,7 @@ func Listen(path string) (net.Listener, error) {
 	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("admin socket: lock %s: %w", dir, err)
 	}
-	if err := removeStale(path); err != nil {
+	if err := RemoveStale(path); err != nil {
 		return nil, fmt.Errorf("admin socket: %w", err)
 	}
 	// The mode of a socket's inode before bind(2) becomes the mode of the
@@ -53,7 +53,9 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-func removeStale(path string) error {
+// RemoveStale removes the socket of a process that has ended. It fails with ErrBusy while a process listens
+// there.
+func RemoveStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

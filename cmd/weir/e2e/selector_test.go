@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"slices"
@@ -137,6 +138,9 @@ func TestWireInterfacesAreSelected(t *testing.T) {
 	}
 	if out, exit := f.run(t, nil, "cleanup", "--config", f.path("config.yaml")); exit != 0 {
 		t.Errorf("weir cleanup without a default route: exit status %d\n%s", exit, out)
+	}
+	if _, err := os.Lstat(f.path("weir.sock")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("weir cleanup has left the socket: %v", err)
 	}
 }
 

@@ -34,7 +34,11 @@ func checkManifests(fs *findings, cfg *config.Configuration) {
 		fs.add(Wrong, "manifests", "%v", &rep.Errors[i])
 	}
 	for i := range rep.Warnings {
-		fs.add(Note, "manifests", "%v", &rep.Warnings[i])
+		level := Note
+		if rep.Warnings[i].Unserved {
+			level = Wrong
+		}
+		fs.add(level, "manifests", "%v", &rep.Warnings[i])
 	}
 	for _, n := range rep.Notes {
 		fs.add(Note, "manifests", "%v", n)
