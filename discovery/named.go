@@ -37,8 +37,9 @@ type Names interface {
 	// Answer is the last answer for a namespace, without targets as long as there is none.
 	Answer(namespace string, q NameQuestion) NameAnswer
 	// Settle waits, after a start and for some seconds at most, until each name has been asked for once:
-	// before that endpoints would seem to be removed.
-	Settle()
+	// before that endpoints would seem to be removed. It reports whether a start goes on: what has been
+	// made of answers before is old then.
+	Settle() (starts bool)
 }
 
 // NoNames knows nothing of names, for an examination of objects alone.
@@ -48,7 +49,7 @@ type NoNames struct{}
 func (NoNames) Follow(ServiceName, []NameQuestion) {}
 
 // Settle implements Names.
-func (NoNames) Settle() {}
+func (NoNames) Settle() bool { return false }
 
 // Answer implements Names.
 func (NoNames) Answer(string, NameQuestion) NameAnswer {
@@ -251,11 +252,10 @@ func (s *Store) NamesChanged() {
 	}
 }
 
-// Settle waits for the first answers of Options.Names. It may be called without the lock of the Store.
-func (o *Options) Settle() {
-	if o.Names != nil {
-		o.Names.Settle()
-	}
+// Settle waits for the first answers of Options.Names. It may be called without the lock of the Store. If it
+// returns true, NamesChanged is to be called before the next Flush.
+func (o *Options) Settle() (starts bool) {
+	return o.Names != nil && o.Names.Settle()
 }
 
 // frontendsOf follows the addresses of a Service: by is 1 for those that it has now, -1 for former ones.

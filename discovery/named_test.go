@@ -14,7 +14,7 @@ type answers struct {
 	targets  map[string][]netip.AddrPort // by name
 }
 
-func (a *answers) Settle() {}
+func (a *answers) Settle() bool { return false }
 func (a *answers) Follow(slice ServiceName, questions []NameQuestion) {
 	if a.followed[slice] = questions; len(questions) == 0 {
 		delete(a.followed, slice)

@@ -100,10 +100,7 @@ func (s *Source) tellLastKnown(deliver func(*discovery.Update)) {
 	s.store.MarkSynced()
 	s.lastKnown = true
 	s.mu.Unlock()
-	s.cfg.Store.Settle()
-	s.mu.Lock()
-	up := s.store.Flush()
-	s.mu.Unlock()
+	up := s.flush()
 	s.log.Warn("the API server has not sent its state: serving what was known last",
 		"server", s.cfg.REST.Host, "errors", s.watch.errors(), "of", s.cfg.LastKnownTime, "services", len(up.Put))
 	deliver(up)
@@ -141,6 +138,17 @@ func (s *Source) turn(deliver func(*discovery.Update)) {
 	s.apply(s.queue.take(), deliver)
 }
 
+// flush returns the changes since the last one, at a start with the first answers of names.
+func (s *Source) flush() *discovery.Update {
+	starts := s.cfg.Store.Settle()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if starts {
+		s.store.NamesChanged()
+	}
+	return s.store.Flush()
+}
+
 func (s *Source) apply(c changes, deliver func(*discovery.Update)) {
 	defer s.cfg.Working()()
 	s.mu.Lock()
@@ -148,10 +156,7 @@ func (s *Source) apply(c changes, deliver func(*discovery.Update)) {
 		s.set(k, o)
 	}
 	s.mu.Unlock()
-	s.cfg.Store.Settle()
-	s.mu.Lock()
-	up := s.store.Flush()
-	s.mu.Unlock()
+	up := s.flush()
 	if up != nil {
 		deliver(up)
 	}

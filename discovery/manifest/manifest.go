@@ -236,10 +236,14 @@ func (s *Source) Reconsider() {
 
 // NamesChanged takes the answers of Config.Store.Names again, for the next update.
 func (s *Source) NamesChanged() {
-	s.mu.Lock()
-	s.store.NamesChanged()
-	s.mu.Unlock()
+	s.takeAnswers()
 	s.Reload()
+}
+
+func (s *Source) takeAnswers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.store.NamesChanged()
 }
 
 // Notes are the objects that are passed over, as discovery.Store.Notes has

@@ -90,7 +90,9 @@ func (s *Source) wait(ctx context.Context, w *watcher, poll, again <-chan time.T
 // flush delivers the changes.
 func (s *Source) flush(deliver func(*discovery.Update)) {
 	defer s.cfg.Working()()
-	s.cfg.Store.Settle()
+	if s.cfg.Store.Settle() {
+		s.takeAnswers()
+	}
 	if up := s.Flush(); up != nil {
 		deliver(up)
 	}

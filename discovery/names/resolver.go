@@ -348,20 +348,21 @@ func (r *Resolver) Answer(namespace string, q discovery.NameQuestion) discovery.
 }
 
 // Settle implements discovery.Names.
-func (r *Resolver) Settle() {
+func (r *Resolver) Settle() (starts bool) {
 	for {
 		r.mu.Lock()
 		if r.settled.IsZero() && len(r.names) > 0 {
 			r.settled = time.Now().Add(settleWithin)
 		}
 		waits, left := false, time.Until(r.settled)
+		starts = starts || left > 0
 		for _, n := range r.names {
 			waits = waits || !n.asked
 		}
 		ended := r.ctx != nil && r.ctx.Err() != nil
 		r.mu.Unlock()
 		if !waits || left <= 0 || ended {
-			return
+			return starts
 		}
 		select {
 		case <-r.first:
