@@ -56,17 +56,22 @@ func (NoNames) Answer(string, NameQuestion) NameAnswer {
 	return NameAnswer{Faults: []string{"it is resolved by weir run alone"}}
 }
 
-// maxQuestions is the number of names of a slice that are resolved.
-const maxQuestions = 64
+// Bounds of a slice: maxQuestions is the number of its names that are resolved, maxMade that of the endpoints
+// which their answers may make.
+const (
+	maxQuestions = 64
+	maxMade      = 64 * maxQuestions
+)
 
 // namedSlice is the part of an EndpointSlice whose endpoints are names.
 type namedSlice struct {
 	id        objectName
 	ports     []slicePort // 0: that of the SRV record
 	questions []NameQuestion
-	hosts     []string        // of the endpoints
+	hosts     []string        // of the endpoints, each once
 	endpoints []sliceEndpoint // without addresses and nodes
 	nodes     []string        // of the endpoints
+	answers   []NameAnswer    // to the questions
 	// made are the slices that the answers stand for, with the faults of the answers.
 	made     []*sliceData
 	warnings []string
@@ -75,6 +80,7 @@ type namedSlice struct {
 // names takes a slice of addressType FQDN.
 func (p sliceParser) names(d *sliceData, object string, obj *discoveryv1.EndpointSlice) {
 	n := &namedSlice{id: objectName{obj.Namespace, d.name}}
+	seen, again := map[string]bool{}, ""
 	for i := range obj.Endpoints {
 		e := &obj.Endpoints[i]
 		at := index("endpoints", i) + ".addresses"
@@ -89,6 +95,13 @@ func (p sliceParser) names(d *sliceData, object string, obj *discoveryv1.Endpoin
 			d.addError(object, invalid(at+"[0]", e.Addresses[0], "must be a domain name with at least two labels"))
 			continue
 		}
+		if seen[host] {
+			if again == "" {
+				again = fmt.Sprintf("%s: %s[0]: %s is also the name of an earlier endpoint, which counts", object, at, host)
+			}
+			continue
+		}
+		seen[host] = true
 		n.hosts = append(n.hosts, strings.Clone(host))
 		described, node := p.described(e), ""
 		if nd := described.node; nd != nil {
@@ -96,6 +109,9 @@ func (p sliceParser) names(d *sliceData, object string, obj *discoveryv1.Endpoin
 			p.nodes.drop(nd) // it is made again with the endpoints
 		}
 		n.endpoints, n.nodes = append(n.endpoints, described), append(n.nodes, node)
+	}
+	if again != "" {
+		d.warnings = append(d.warnings, again)
 	}
 	n.ports, d.ports = d.ports, nil
 	if n.ask(); len(n.questions) > maxQuestions {
@@ -126,13 +142,28 @@ func (p *slicePort) service() string {
 	return "_" + p.name + "._" + strings.ToLower(p.protocol)
 }
 
+// take takes the answers to the questions, and reports whether one is another than before.
+func (n *namedSlice) take(names Names) (changed bool) {
+	if n.answers == nil {
+		n.answers = make([]NameAnswer, len(n.questions))
+	}
+	for i, q := range n.questions {
+		old, answer := &n.answers[i], names.Answer(n.id.Namespace, q)
+		if !slices.Equal(old.Targets, answer.Targets) || !slices.Equal(old.Faults, answer.Faults) {
+			*old, changed = answer, true
+		}
+	}
+	return changed
+}
+
 // make makes the slices that the answers stand for: a slice with the ports that are known, and for each
 // port and number of it, of SRV records, another.
 func (n *namedSlice) make(svc *service, s *Store) {
 	n.made, n.warnings = nil, nil
 	answers := make(map[NameQuestion][]netip.AddrPort, len(n.questions))
-	for _, q := range n.questions {
-		answer := s.opts.Names.Answer(n.id.Namespace, q)
+	for i, q := range n.questions {
+		answer := &n.answers[i]
+		answers[q] = nil
 		for _, text := range answer.Faults {
 			n.warn(fmt.Sprintf("EndpointSlice %s: name %s: %s", n.id, q, text))
 		}
@@ -145,24 +176,39 @@ func (n *namedSlice) make(svc *service, s *Store) {
 		}
 	}
 	var known []slicePort
+	free := maxMade
 	for i := range n.ports {
 		if p := &n.ports[i]; p.port != 0 {
 			known = append(known, *p)
 		} else {
-			n.makePorts(svc, s, answers, p.service(), []slicePort{*p})
+			free = n.makePorts(svc, s, answers, p.service(), []slicePort{*p}, free)
 		}
 	}
 	if len(known) > 0 {
-		n.makePorts(svc, s, answers, "", known)
+		free = n.makePorts(svc, s, answers, "", known, free)
+	}
+	if free < 0 {
+		n.warnings = append(n.warnings, fmt.Sprintf("EndpointSlice %s: its names have more than %d endpoints: others are not used", n.id, maxMade))
 	}
 }
 
 // makePorts makes slices of the answers to the questions of a service, with ports whose number 0 stands for
-// that of the answer.
-func (n *namedSlice) makePorts(svc *service, s *Store, answers map[NameQuestion][]netip.AddrPort, service string, ports []slicePort) {
+// that of the answer. It makes free endpoints at most, and returns how many more there may be, -1 if there
+// would be more.
+func (n *namedSlice) makePorts(
+	svc *service, s *Store, answers map[NameQuestion][]netip.AddrPort, service string, ports []slicePort, free int,
+) int {
 	byPort := map[uint16]*sliceData{}
 	for j, host := range n.hosts {
-		for _, t := range answers[NameQuestion{host, service}] {
+		targets, asked := answers[NameQuestion{host, service}]
+		if !asked { // nor are those after it
+			break
+		}
+		for _, t := range targets {
+			if free <= 0 {
+				return -1
+			}
+			free--
 			d := byPort[t.Port()]
 			if d == nil {
 				d = &sliceData{svc: svc, name: fmt.Sprintf("%s %s %d", n.id.Name, service, t.Port()), byName: true, ports: slices.Clone(ports)}
@@ -179,6 +225,7 @@ func (n *namedSlice) makePorts(svc *service, s *Store, answers map[NameQuestion]
 			d.endpoints = append(d.endpoints, e)
 		}
 	}
+	return free
 }
 
 func (n *namedSlice) warn(text string) {
@@ -199,6 +246,8 @@ func (n *namedSlice) same(o *namedSlice) bool {
 // nameIndex has what concerns the slices of names of a Store: there are few.
 type nameIndex struct {
 	slices map[objectName]*sliceData
+	// byAddr leads from the addresses of names to the Services that have them.
+	byAddr addrIndex
 	// frontends counts the Services that have an address.
 	frontends map[netip.Addr]int
 }
@@ -209,12 +258,13 @@ func (s *Store) followNames(d *sliceData) {
 		return
 	}
 	if s.named.slices == nil {
-		s.named.slices = map[objectName]*sliceData{}
+		s.named.slices, s.named.byAddr = map[objectName]*sliceData{}, addrIndex{}
 	}
 	s.named.slices[d.named.id] = d
 	s.opts.Names.Follow(d.named.id, d.named.questions)
+	d.named.take(s.opts.Names)
 	d.named.make(d.svc, s)
-	s.useNamed(d, 1)
+	s.useNamed(d.svc, d.named.made, 1)
 }
 
 // forgetNames ends that.
@@ -226,12 +276,16 @@ func (s *Store) forgetNames(d *sliceData) {
 		delete(s.named.slices, d.named.id)
 		s.opts.Names.Follow(d.named.id, nil)
 	}
-	s.useNamed(d, -1)
+	s.useNamed(d.svc, d.named.made, -1)
 }
 
-func (s *Store) useNamed(d *sliceData, by int) {
-	for _, made := range d.named.made {
-		s.nodes.addUse(d.svc, made, by)
+// useNamed tells the indexes that slices made of answers now count for svc (by is 1) or no longer do (by is -1).
+func (s *Store) useNamed(svc *service, list []*sliceData, by int) {
+	for _, made := range list {
+		s.nodes.addUse(svc, made, by)
+		for i := range made.endpoints {
+			s.named.byAddr.use(made.endpoints[i].addr, svc, by)
+		}
 	}
 }
 
@@ -239,15 +293,16 @@ func (s *Store) useNamed(d *sliceData, by int) {
 func (s *Store) NamesChanged() {
 	for _, d := range s.named.slices {
 		old := *d.named
+		if !d.named.take(s.opts.Names) {
+			continue
+		}
 		d.named.make(d.svc, s)
 		if slices.Equal(old.warnings, d.named.warnings) && slices.EqualFunc(old.made, d.named.made, (*sliceData).equal) {
 			d.named.made = old.made
 			continue
 		}
-		s.useNamed(d, 1)
-		for _, made := range old.made {
-			s.nodes.addUse(d.svc, made, -1)
-		}
+		s.useNamed(d.svc, d.named.made, 1)
+		s.useNamed(d.svc, old.made, -1)
 		s.queue(d.svc)
 	}
 }
@@ -271,12 +326,8 @@ func (s *Store) frontendsOf(sp *spec, by int) {
 			if s.named.frontends[a] += by; s.named.frontends[a] == 0 {
 				delete(s.named.frontends, a)
 			}
-			for _, d := range s.named.slices {
-				for _, made := range d.named.made {
-					if slices.ContainsFunc(made.endpoints, func(e sliceEndpoint) bool { return e.addr == a }) {
-						s.queue(d.svc)
-					}
-				}
+			if p := s.named.byAddr[a]; p != nil {
+				p.each(s.queue)
 			}
 		}
 	}

@@ -1,8 +1,10 @@
 package discovery
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -83,7 +85,58 @@ func TestEndpointsByName(t *testing.T) {
 	s.DeleteSlice("default", "web-1")
 	flush()
 	wantWeb(t, s, "http: 10.0.0.9:8080; admin:")
-	if len(a.followed)+len(s.named.slices) > 0 || len(s.nodes.byName) > 0 {
+	if len(a.followed)+len(s.named.slices)+len(s.named.byAddr) > 0 || len(s.nodes.byName) > 0 {
 		t.Errorf("left: %v, %v, %v", a.followed, s.named.slices, s.nodes.byName)
+	}
+}
+
+// A slice makes a bounded number of endpoints, however often it has a name and whatever the answers are. It is
+// made again only with another answer.
+func TestEndpointsByNameAreBounded(t *testing.T) {
+	a := &answers{map[ServiceName][]NameQuestion{}, map[string][]netip.AddrPort{}}
+	s := NewStore(Options{Names: a, Supported: ^Feature(0)})
+	s.SetService(aService("web", "http:80"))
+	var targets []string
+	for i := range 100 {
+		targets = append(targets, fmt.Sprintf("10.0.0.%d:0", i+1))
+	}
+	a.set("a.example.com", targets...)
+	named := aSlice("web-1", "web", "http:8080", strings.Repeat("a.example.com\n", 99)+"A.example.com. ready=false")
+	named.AddressType = discoveryv1.AddressTypeFQDN
+	made := func() (n int) {
+		s.SetSlice(named)
+		s.Flush()
+		for _, d := range s.named.slices[objectName{"default", "web-1"}].named.made {
+			n += len(d.endpoints)
+		}
+		return n
+	}
+	if n := made(); n != 100 || !web(s).Ports[0].Endpoints[0].Ready {
+		t.Errorf("%d endpoints of a name that is in the slice 100 times", n)
+	}
+	wantErrors(t, web(s).Warnings, "endpoints[1].addresses[0]: a.example.com is also the name of an earlier endpoint, which counts")
+	var hosts strings.Builder
+	for i := range 2 * maxQuestions {
+		host := fmt.Sprintf("n%d.example.com", i)
+		fmt.Fprintln(&hosts, host)
+		targets = targets[:0]
+		for j := range 100 {
+			targets = append(targets, fmt.Sprintf("10.1.%d.%d:0", i, j+1))
+		}
+		a.set(host, targets...)
+	}
+	named = aSlice("web-1", "web", "http:8080", hosts.String())
+	named.AddressType = discoveryv1.AddressTypeFQDN
+	if n := made(); n != maxMade || len(web(s).Ports[0].Endpoints) != maxMade {
+		t.Errorf("%d endpoints, %d served", n, len(web(s).Ports[0].Endpoints))
+	}
+	wantErrors(t, web(s).Warnings, "at most 64 names are resolved", "more than 4096 endpoints: others are not used")
+	if n := testing.AllocsPerRun(10, s.NamesChanged); n > maxQuestions { // the texts of the questions
+		t.Errorf("%v allocations without another answer", n)
+	}
+	a.set("n0.example.com", "10.2.0.1:0")
+	s.NamesChanged()
+	if up := s.Flush(); up == nil || len(up.Put) != 1 {
+		t.Errorf("with another answer: %+v", up)
 	}
 }
