@@ -5,7 +5,6 @@ package names
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/time/rate"
 
 	"github.com/weirlb/weir/discovery"
 )
@@ -124,17 +122,10 @@ type name struct {
 	memory memory
 }
 
-// share is the part of a namespace in the bounds.
-type share struct {
-	names  int // that are resolved
-	limit  *rate.Limiter
-	places chan struct{}
-}
-
 // Resolver resolves names. It implements discovery.Names.
 type Resolver struct {
 	cfg   Config
-	limit *rate.Limiter
+	limit limiter
 	query func(ctx context.Context, host string, kind uint16) (*dns.Msg, error)
 	first chan struct{} // has a value when an answer has come
 	news  chan struct{} // has a value when an answer is another
@@ -155,7 +146,7 @@ var _ discovery.Names = (*Resolver)(nil)
 // New makes a Resolver, which asks nothing before Run.
 func New(cfg Config) *Resolver {
 	r := &Resolver{
-		cfg: cfg, limit: rate.NewLimiter(perSecond, perSecond/4), first: make(chan struct{}, 1), news: make(chan struct{}, 1),
+		cfg: cfg, limit: newLimiter(perSecond, perSecond/4), first: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		names: map[key]*name{}, slices: map[discovery.ServiceName][]key{}, shares: map[string]*share{},
 	}
 	r.query = (&client{servers: cfg.Servers}).query
@@ -239,10 +230,9 @@ func (r *Resolver) release(slice discovery.ServiceName, k key) bool {
 	}
 	n.end()
 	r.count--
-	if s := r.shares[k.namespace]; s.names > 1 {
-		s.names--
-	} else {
-		delete(r.shares, k.namespace)
+	s := r.shares[k.namespace]
+	if s.names--; s.names == 0 && !s.ends {
+		r.retire(k.namespace, s)
 	}
 	return true
 }
@@ -264,7 +254,7 @@ func (r *Resolver) start(n *name) {
 		return
 	}
 	if s == nil {
-		s = &share{limit: rate.NewLimiter(perNamespace, 2*perNamespace), places: make(chan struct{}, atOnce)}
+		s = &share{limit: newLimiter(perNamespace, 2*perNamespace), places: make(chan struct{}, atOnce)}
 		r.shares[n.key.namespace] = s
 	}
 	s.names++
@@ -305,7 +295,10 @@ func (r *Resolver) follow(ctx context.Context, n *name, s *share) {
 // refresh asks for a name once, and returns when it is to be asked again.
 func (r *Resolver) refresh(ctx context.Context, n *name, s *share) (next time.Duration, failed bool) {
 	x := lookup{ttl: maxTTL, kept: n.memory.records, ask: func(host string, kind uint16) (*dns.Msg, error) {
-		if err := errors.Join(s.limit.Wait(ctx), r.limit.Wait(ctx)); err != nil {
+		if err := s.limit.wait(ctx); err != nil {
+			return nil, err
+		}
+		if err := r.limit.wait(ctx); err != nil {
 			return nil, err
 		}
 		return r.query(ctx, host, kind)

@@ -262,6 +262,36 @@ func TestNamesAreBounded(t *testing.T) {
 	})
 }
 
+// Whoever removes names and asks again has no more queries than otherwise.
+func TestTheLimitOfANamespaceStays(t *testing.T) {
+	z := &zone{records: []string{"a.example. 60 IN A 10.0.0.1"}}
+	inFalseTime(t, z, func(r *Resolver) {
+		synctest.Wait()
+		var many []discovery.NameQuestion
+		for i := range maxOfNamespace {
+			many = append(many, host(fmt.Sprintf("n%d.example", i)))
+		}
+		const seconds = 10
+		for range 10 * seconds {
+			r.Follow(slice("ns/web"), many)
+			time.Sleep(50 * time.Millisecond)
+			r.Follow(slice("ns/web"), nil)
+			time.Sleep(50 * time.Millisecond)
+		}
+		z.mu.Lock()
+		if most := seconds*perNamespace + 2*perNamespace; z.asked > most || z.asked < most/2 {
+			t.Errorf("%d queries in %d s, want at most %d", z.asked, seconds, most)
+		}
+		z.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.shares) > 0 {
+			t.Errorf("left: %v", r.shares)
+		}
+	})
+}
+
 // FuzzRead holds answers of any server to the rules of a lookup: bounded, valid, and not endless.
 func FuzzRead(f *testing.F) {
 	for _, text := range []string{"a.example. 60 IN A 10.0.0.2", "a.example. 60 IN CNAME a.example.", "a.example. 60 IN SRV 1 5 8080 b.example.", "a.example. 60 IN AAAA ::ffff:10.0.0.1"} {
