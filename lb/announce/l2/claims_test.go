@@ -76,3 +76,74 @@ func TestChallengesAreAnswered(t *testing.T) {
 		}
 	}
 }
+
+// Claims that are recorded can be sent again without end. They have a node send its own, which are
+// large, once in replyEvery, and hide no challenge of claims that are new.
+func TestRecordedClaimsHaveFewAnswers(t *testing.T) {
+	for name, recorded := range map[string][]claims{
+		"challenges in turn": {{Process: 1, Sequence: 5, Challenge: 70}, {Process: 1, Sequence: 5, Challenge: 71}},
+		"a lower sequence":   {{Process: 1, Sequence: 4}},
+		"another process":    {{Process: 2, Sequence: 4, Challenge: 70}, {Process: 2, Sequence: 5, Challenge: 71}},
+	} {
+		l, o := member(claims{Process: 1, Sequence: 5})
+		sent := 0
+		tell := func(c claims) {
+			c.Member, c.Node, c.MAC = "b", "b", client.String()
+			o.dirty = false
+			if l.told(c.encode()); o.dirty {
+				sent++
+			}
+		}
+		for range 50 {
+			for _, c := range recorded {
+				tell(c)
+			}
+		}
+		if sent > 2 {
+			t.Errorf("%s: the claims are sent %d times", name, sent)
+		}
+		sent = 0
+		if tell(claims{Process: 1, Sequence: 6, Challenge: 80}); sent != 1 || o.asked != 80 {
+			t.Errorf("%s: the challenge of new claims is answered %d times, with %d", name, sent, o.asked)
+		}
+		tell(claims{Process: 1, Sequence: 6, Challenge: 81})
+		if l.step(o.replied.Add(replyEvery)); o.asked != 81 || !o.dirty {
+			t.Errorf("%s: the last challenge is not answered later: %+v", name, o)
+		}
+	}
+}
+
+// A member that does not answer is of a build that knows no challenges: its former claims do not count
+// for ever. Its addresses are asked for before this node takes one.
+func TestAMemberThatDoesNotAnswer(t *testing.T) {
+	l, o := member(claims{Process: 1, Sequence: 5, Owned: []netip.Addr{a4}})
+	x := &address{wanted: true, probes: probeCount, foreign: hardware(client), foreignUntil: time.Now().Add(foreignTime)}
+	l.addresses[a4] = x
+	says := claims{Member: "b", Node: "b", MAC: client.String(), Process: 2, Sequence: 1}
+	l.told(says.encode())
+	asked, now := o.challenge, time.Now()
+	if l.owing(now); o.peer == nil || asked == 0 {
+		t.Fatalf("%+v", o)
+	}
+	if l.owing(now.Add(answerWithin)); o.peer != nil || !l.changed || x.probes != 0 || !o.owed {
+		t.Errorf("its claims count: %+v, probes %d", o, x.probes)
+	}
+	says.Answer, says.Owned = asked, []netip.Addr{a4}
+	if l.told(says.encode()); o.peer == nil || !x.foreignUntil.IsZero() {
+		t.Errorf("a late answer does not count: %+v", o)
+	}
+	l.owing(now.Add(3 * answerWithin))
+	if o.peer == nil {
+		t.Error("a member that has answered is forgotten")
+	}
+}
+
+// member is a link with a member b, and its claims.
+func member(c claims) (*link, *other) {
+	l := lan(time.Now())
+	l.came("a", &memberlist.Node{Name: "b", Addr: netip.MustParseAddr("192.0.2.2").AsSlice()})
+	o := l.others["b"]
+	c.Member, c.Node, c.MAC, c.Answer = "b", "b", client.String(), o.challenge
+	l.told(c.encode())
+	return l, o
+}

@@ -61,6 +61,7 @@ var rounds = []time.Duration{0, 100 * time.Millisecond, 900 * time.Millisecond, 
 func (l *link) step(now time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.owing(now)
 	due := !l.next.IsZero() && !now.Before(l.next)
 	if l.changed || due {
 		l.next, l.changed = time.Time{}, false

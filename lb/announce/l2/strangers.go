@@ -41,6 +41,9 @@ func (l *link) heardHello(h hello, now time.Time) (join bool) {
 	switch {
 	case s != nil && h.otherKey && !s.key && now.Sub(s.heard) < strangerWaits:
 		return false // another host may have said it
+	case s != nil && h.otherKey && !s.key && !l.room(true):
+		l.crowded = now
+		return false // it is forgotten as one without another key
 	case s == nil:
 		l.forgetStrangers(now)
 		if !l.room(h.otherKey) {
@@ -51,8 +54,11 @@ func (l *link) heardHello(h hello, now time.Time) (join bool) {
 		l.strangers[h.from] = s
 	}
 	s.heard = now
-	if s.key = h.otherKey; s.key {
-		s.reason = "it has another key"
+	switch {
+	case h.otherKey:
+		s.key, s.reason = true, "it has another key"
+	case s.key: // no more
+		s.key, s.reason = false, ""
 	}
 	return !h.otherKey
 }

@@ -124,6 +124,28 @@ func TestHellosWithAnotherKeyLeaveRoom(t *testing.T) {
 	}
 }
 
+// A node whose key changes is shown as it is now, and counts among those with another key.
+func TestAStrangerWhoseKeyChanges(t *testing.T) {
+	l, now := lan(time.Now()), time.Now()
+	b := netip.MustParseAddr("192.0.2.2")
+	l.heardHello(hello{from: b, otherKey: true}, now)
+	if l.heardHello(hello{from: b}, now); len(l.unjoined(now)) != 0 {
+		t.Errorf("it has the key: %v", l.unjoined(now))
+	}
+	l.notJoined(b, errors.New("refused"), now)
+	if l.heardHello(hello{from: b}, now); l.unjoined(now)[b] != "refused" {
+		t.Errorf("it was not joined: %v", l.unjoined(now))
+	}
+	later := now.Add(strangerWaits)
+	for i := range maxOtherKeys {
+		l.heardHello(hello{from: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 3)}), otherKey: true}, later)
+	}
+	l.heardHello(hello{from: b, otherKey: true}, later)
+	if l.room(true) || l.strangers[b].key || l.crowded != later {
+		t.Errorf("%d strangers, %+v", len(l.strangers), l.strangers[b])
+	}
+}
+
 // With a key a hello is one of a node with the key, and of its own address.
 func TestGreeting(t *testing.T) {
 	key, other := make([]byte, 32), append(make([]byte, 31), 1)

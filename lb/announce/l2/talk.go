@@ -22,10 +22,22 @@ type other struct {
 	// challenge is to be answered by the next claims that count, 0: none. asked is the last challenge
 	// of the node.
 	challenge, asked uint64
+	// challenged is since when the node owes an answer. replied is when it was last sent claims because
+	// of its own, and owed is true if it is to be sent them again for that: see replyEvery.
+	challenged, replied time.Time
+	owed                bool
 	// newUntil is until when the node gets the addresses that it is the first choice for, since it
 	// has never been on this link; zero: it gets none.
 	newUntil time.Time
 }
+
+const (
+	// replyEvery bounds how often a node is sent the claims because of its own: they may be recorded
+	// ones that any host sends again, and the claims are large.
+	replyEvery = 100 * time.Millisecond
+	// answerWithin is for how long the claims of a member count that answers no challenge.
+	answerWithin = 2 * time.Second
+)
 
 func (l *link) onLink(a netip.Addr) bool {
 	return a.Is6() && a.IsLinkLocalUnicast() || slices.ContainsFunc(l.subnets, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -47,7 +59,7 @@ func (l *link) came(self string, n *memberlist.Node) {
 	a, _ := netip.AddrFromSlice(n.Addr)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	o := &other{node: n, address: a.Unmap(), dirty: true, challenge: challenge()}
+	o := &other{node: n, address: a.Unmap(), dirty: true, challenge: challenge(), challenged: time.Now()}
 	if !l.met[n.Name] { // also for a node that has just begun: the first to serve takes all
 		o.newUntil = time.Now().Add(newFor)
 	}
@@ -87,23 +99,71 @@ func (l *link) told(b []byte) {
 	if o == nil {
 		return // it is sent a challenge when it comes
 	}
-	if p.Challenge != 0 && p.Challenge != o.asked {
-		o.asked, o.dirty = p.Challenge, true
+	now := time.Now()
+	same := o.peer != nil && o.peer.Process == p.Process
+	proved := o.challenge != 0 && o.challenge == p.Answer
+	fresh := proved || same && p.Sequence > o.peer.Sequence
+	late := !fresh && (!same || p.Sequence < o.peer.Sequence)
+	asks := p.Challenge != 0 && p.Challenge != o.asked && !(late && same)
+	if asks {
+		o.asked = p.Challenge
+	}
+	if late && o.challenge == 0 {
+		o.challenge, o.challenged = challenge(), now
+	}
+	switch {
+	case asks && fresh: // no recorded claims
+		o.dirty = true
+		l.poke()
+	case asks || late:
+		o.owed = true
+		o.reply(now)
 		l.poke()
 	}
-	same := o.peer != nil && o.peer.Process == p.Process
-	switch {
-	case o.challenge != 0 && o.challenge == p.Answer:
+	if !fresh {
+		return
+	}
+	if proved {
 		o.challenge = 0
-	case same && p.Sequence == o.peer.Sequence:
-		return
-	case !same || p.Sequence < o.peer.Sequence:
-		o.challenge, o.dirty = cmp.Or(o.challenge, challenge()), true
-		l.poke()
-		return
 	}
 	o.peer, l.changed = p, true
+	for _, x := range l.addresses {
+		if x.foreign == p.mac { // this node had it, before it was known
+			x.foreignUntil = time.Time{}
+		}
+	}
 	l.poke()
+}
+
+// reply has a node sent the claims that it is owed, if it was not just now. Preconditions: link.mu is held.
+func (o *other) reply(now time.Time) {
+	if o.owed && now.Sub(o.replied) >= replyEvery {
+		o.owed, o.dirty, o.replied = false, true, now
+	}
+}
+
+// owing sends claims that are owed, and forgets those of a member that does not answer: of a build that
+// knows no challenges, the claims of the build before it would count for ever. A slow member may be taken
+// for such a one. That is safe: its answer counts also later, and before this node takes an address that
+// the member owned, three probes ask for it, which an owner answers. Preconditions: l.mu is held.
+func (l *link) owing(now time.Time) {
+	for _, o := range l.others {
+		o.reply(now)
+		if o.challenge == 0 || now.Sub(o.challenged) < answerWithin {
+			continue
+		}
+		o.challenged, o.owed = now, true // it is asked again
+		if o.peer == nil {
+			continue
+		}
+		for a, x := range l.addresses {
+			if o.peer.owned[a] && !x.owned {
+				x.probes = 0
+			}
+		}
+		l.log.Warn("announce: a node does not prove that its claims are new", "interface", l.name, "node", o.peer.Node)
+		o.peer, l.changed = nil, true
+	}
 }
 
 // challenge is a random number that is not 0.
