@@ -109,6 +109,10 @@ type Config struct {
 	// Sockets are those that the last process has left by Leave, nil for none. New takes them over
 	// or closes them.
 	Sockets *xsk.Transfer
+	// Stale removes what a killed process has left that is not of this package, nil: nothing. New calls it
+	// once no other process runs in the network namespace, and before it takes over anything: the host
+	// veth is kept only where nobody else's routes are in its table.
+	Stale func()
 	// Phases measures the start; nil: nothing does.
 	Phases *phase.Phases
 	// Testing is for tests alone.

@@ -44,6 +44,9 @@ func New(cfg Config) (_ *LB, err error) {
 	if l.claim, err = newClaim(); err != nil {
 		return nil, err
 	}
+	if l.cfg.Stale != nil {
+		l.cfg.Stale()
+	}
 	l.cache.open(l.cfg.FlowCache, l.pinDir())
 	l.cfg.Phases.End("flow cache")
 	// The program is loaded, and then the pages of the packet memory are made, beside all

@@ -190,7 +190,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 // open opens the packet path.
 func (d *Daemon) open(sockets *xsk.Transfer) (err error) {
 	path := packetPath(d.cfg, d.log)
-	path.Phases, path.Sockets = d.phases, sockets
+	path.Phases, path.Sockets, path.Stale = d.phases, sockets, d.removeProbePath
 	d.attempts = &answers.Attempts{
 		Table: attempts.New(table.DefaultMaxEndpoints), LB: func() *lb.LB { return d.lb }, Services: d.publisher.Served,
 	}

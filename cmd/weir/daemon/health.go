@@ -64,9 +64,6 @@ func (d *Daemon) newChecks() *healthcheck.Checks {
 
 // newHealth makes the Monitor of endpoints. Preconditions: d.lb is open.
 func (d *Daemon) newHealth() *endpointhealth.Monitor {
-	if err := probepath.Cleanup(); err != nil { // no Service of this process may need the path
-		d.log.Warn("the path for probes of the last process is left", "err", err)
-	}
 	d.probes = endpointhealth.Path(d.cfg, false, d.log)
 	return endpointhealth.New(endpointhealth.Config{
 		Changed:   d.publisher.HealthChanged,
@@ -79,6 +76,14 @@ func (d *Daemon) newHealth() *endpointhealth.Monitor {
 		Passive:  d.publisher.Passive,
 		NodeName: d.cfg.NodeName, Log: d.log,
 	})
+}
+
+// removeProbePath removes the path for probes of a process that was killed: no Service of this process
+// may need it. Its routes go with it, also those of former builds in the table of the host veth.
+func (d *Daemon) removeProbePath() {
+	if err := probepath.Cleanup(); err != nil {
+		d.log.Warn("the path for probes of the last process is left", "err", err)
+	}
 }
 
 // serviceHealth is the health in a service manager's words.
