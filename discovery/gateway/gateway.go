@@ -74,12 +74,11 @@ type Result struct {
 
 // translation is a Translate at work.
 type translation struct {
-	in       *Objects
-	out      *Result
-	grants   map[string][]*gatewayv1.ReferenceGrant // by namespace
-	gateways map[types.NamespacedName]*gateway
-	// generated are Services as they are, by Gateway.
-	generated map[types.NamespacedName][]*corev1.Service
+	in        *Objects
+	out       *Result
+	grants    map[string][]*gatewayv1.ReferenceGrant // by namespace
+	gateways  map[types.NamespacedName]*gateway
+	generated owned
 	named     map[types.NamespacedName]bool // Services of the result
 	services  map[string]int                // of the result, by namespace
 	endpoints map[string]int                // so
@@ -99,8 +98,7 @@ type reason struct{ reason, text string }
 
 // Translate has no errors: faults of objects are in their conditions.
 func Translate(in *Objects) *Result {
-	t := &translation{in: in, out: &Result{}, grants: map[string][]*gatewayv1.ReferenceGrant{}, gateways: map[types.NamespacedName]*gateway{}, generated: map[types.NamespacedName][]*corev1.Service{}, named: map[types.NamespacedName]bool{}, services: map[string]int{}, endpoints: map[string]int{}}
-	t.readGenerated()
+	t := &translation{in: in, out: &Result{}, grants: map[string][]*gatewayv1.ReferenceGrant{}, gateways: map[types.NamespacedName]*gateway{}, generated: readOwned(in.Generated), named: map[types.NamespacedName]bool{}, services: map[string]int{}, endpoints: map[string]int{}}
 	for _, g := range in.Grants {
 		t.grants[g.Namespace] = append(t.grants[g.Namespace], g)
 	}
@@ -149,7 +147,7 @@ func (t *translation) classes() map[gatewayv1.ObjectName]class {
 func (t *translation) readGateways(classes map[gatewayv1.ObjectName]class) (order []*gateway) {
 	for _, obj := range t.in.Gateways {
 		of, known := classes[obj.Spec.GatewayClassName]
-		g := &gateway{obj: obj.DeepCopy(), refusal: of.refusal, last: t.last(obj)}
+		g := &gateway{obj: obj.DeepCopy(), refusal: of.refusal, last: t.generated.last(obj)}
 		switch {
 		case obj.DeletionTimestamp != nil || known && !of.ours || !known && g.last == nil:
 			continue

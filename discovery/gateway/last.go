@@ -15,29 +15,46 @@ import (
 // asBefore ends the messages of conditions of objects that are refused and served all the same.
 const asBefore = "; served as before"
 
-// readGenerated finds the Services of Gateways as they are. Of several that a Gateway has, the one of the
-// name that it would have now counts.
-func (t *translation) readGenerated() {
-	order := slices.Clone(t.in.Generated)
+// owned are generated Services as they are, by the Gateway.
+type owned map[types.NamespacedName][]*corev1.Service
+
+func readOwned(generated []*corev1.Service) owned {
+	out, order := owned{}, slices.Clone(generated)
 	slices.SortFunc(order, func(a, b *corev1.Service) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	for _, svc := range order {
 		if owner := metav1.GetControllerOf(svc); owner != nil && svc.DeletionTimestamp == nil {
 			name := types.NamespacedName{Namespace: svc.Namespace, Name: owner.Name}
-			t.generated[name] = append(t.generated[name], svc)
+			out[name] = append(out[name], svc)
 		}
 	}
+	return out
 }
 
-// last is the Service of a Gateway as it is, nil for none.
-func (t *translation) last(g *gatewayv1.Gateway) (last *corev1.Service) {
-	for _, svc := range t.generated[types.NamespacedName{Namespace: g.Namespace, Name: g.Name}] {
-		if metav1.IsControlledBy(svc, g) && (last == nil || svc.Name == ServiceName(g)) {
+// last is the Service of a Gateway as it is, nil for none. Of several, the one of the name that a new one would
+// have counts.
+func (o owned) last(g *gatewayv1.Gateway) (last *corev1.Service) {
+	for _, svc := range o[types.NamespacedName{Namespace: g.Namespace, Name: g.Name}] {
+		if metav1.IsControlledBy(svc, g) && (last == nil || svc.Name == newName(g)) {
 			last = svc
 		}
 	}
 	return last
+}
+
+// ServiceNames returns the names of the Services of Gateways, of which some are generated. A Service keeps the
+// name, and so the address, when the class of the Gateway changes.
+func ServiceNames(generated []*corev1.Service) func(*gatewayv1.Gateway) string {
+	of := readOwned(generated)
+	return func(g *gatewayv1.Gateway) string { return serviceName(g, of.last(g)) }
+}
+
+func serviceName(g *gatewayv1.Gateway, last *corev1.Service) string {
+	if last != nil {
+		return last.Name
+	}
+	return newName(g)
 }
 
 // keepListeners has listeners that are refused served if they have been, except for those that ask for

@@ -27,10 +27,10 @@ const labelGateway = "gateway.networking.k8s.io/gateway-name"
 // ownDomain is that of Weir's annotations.
 const ownDomain = "weir.dev"
 
-// ServiceName is the name of the generated Service: that of the Gateway with that of the class
+// newName is the name of a Service that is not there yet: that of the Gateway with that of the class
 // (GEP-1762), or, where a Service cannot have this name, a part with a hash. So it is for classes with a hyphen:
 // Gateway a of class b-c and Gateway a-b of class c would have the same name.
-func ServiceName(g *gatewayv1.Gateway) string {
+func newName(g *gatewayv1.Gateway) string {
 	class := string(g.Spec.GatewayClassName)
 	name := g.Name + "-" + class
 	if !strings.Contains(class, "-") && len(validation.IsDNS1035Label(name)) == 0 {
@@ -88,7 +88,7 @@ func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 	cluster := corev1.ServiceInternalTrafficPolicyCluster
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: obj.Namespace, Name: ServiceName(obj), Labels: map[string]string{}, Annotations: map[string]string{},
+			Namespace: obj.Namespace, Name: serviceName(obj, g.last), Labels: map[string]string{}, Annotations: map[string]string{},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(obj, schema.GroupVersionKind{Group: gatewayv1.GroupName, Version: gatewayv1.GroupVersion.Version, Kind: "Gateway"})},
 		},
 		Spec: corev1.ServiceSpec{

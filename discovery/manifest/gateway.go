@@ -174,9 +174,9 @@ func assigned(in *gateway.Objects) map[Key]*corev1.Service {
 	for _, c := range in.Classes {
 		ours[gatewayv1.ObjectName(c.Name)] = c.Spec.ControllerName == gateway.ControllerName
 	}
-	out := map[Key]*corev1.Service{}
+	out, name := map[Key]*corev1.Service{}, gateway.ServiceNames(in.Generated)
 	for _, g := range in.Gateways {
-		key := Key{"Service", g.Namespace, gateway.ServiceName(g)}
+		key := Key{"Service", g.Namespace, name(g)}
 		if out[key] != nil || !ours[g.Spec.GatewayClassName] {
 			continue
 		}

@@ -108,6 +108,9 @@ func TestGateways(t *testing.T) {
 	d.write("edge.yaml", strings.Join(strings.Split(edge, "---")[1:], "---"))
 	d.write("v2.yaml", withEndpoint("v2", "10.1.1.2"))
 	d.expectGateway("[192.0.2.1 2001:db8::1]; TCP/80 10.1.1.1:8080*5 10.1.1.2:8080*1; UDP/53", "GatewayClass weir does not exist", "not Accepted (Invalid)")
+	t.Log("the class has another name: the Service keeps its own")
+	d.write("edge.yaml", strings.NewReplacer("metadata: {name: weir}", "metadata: {name: next}", "gatewayClassName: weir", "gatewayClassName: next").Replace(edge))
+	d.expectGateway("[192.0.2.1 2001:db8::1]; TCP/80 10.1.1.1:8080*5 10.1.1.2:8080*1; UDP/53")
 	d.write("edge.yaml", edge)
 
 	t.Log("a backend goes")

@@ -42,7 +42,9 @@ type keeper struct {
 	wake   chan struct{}
 	caches map[string]cache.SharedIndexInformer // by resource
 	// failed are the errors of the last writes of generated Services, by key.
-	failed  map[string]string
+	failed map[string]string
+	// spared are Services that are not deleted yet, by key: others take their place, and are not there.
+	spared  map[string]bool
 	retries *retries
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/weirlb/weir/discovery/gateway"
@@ -67,11 +68,17 @@ func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 func (k *keeper) services(ctx context.Context, r *gateway.Result) {
 	var mu sync.Mutex
 	failed, wanted := map[string]string{}, map[string]bool{}
+	missing := map[types.UID]bool{} // Gateways whose Services are not there yet, or not as they should be
 	for _, s := range r.Services {
 		wanted[key(s)] = true
 	}
 	each(r.Services, func(s *corev1.Service) {
 		tried, err := k.try(ctx, "Service "+key(s), func() error { return k.service(ctx, s) })
+		if owner := metav1.GetControllerOf(s); !tried || err != nil || named[*corev1.Service](k.cfg.Services, key(s)) == nil {
+			mu.Lock()
+			missing[owner.UID] = true
+			mu.Unlock()
+		}
 		text := k.failed[key(s)] // of the last try
 		if tried {
 			text = ""
@@ -85,9 +92,13 @@ func (k *keeper) services(ctx context.Context, r *gateway.Result) {
 			mu.Unlock()
 		}
 	})
-	k.failed = failed
+	k.failed, k.spared = failed, map[string]bool{}
 	for _, s := range k.generated() {
-		if !wanted[key(s)] && s.DeletionTimestamp == nil {
+		switch {
+		case wanted[key(s)] || s.DeletionTimestamp != nil:
+		case missing[metav1.GetControllerOf(s).UID]: // this one serves the Gateway meanwhile
+			k.spared[key(s)] = true
+		default:
 			_, _ = k.try(ctx, "Service "+key(s), func() error {
 				k.cfg.Log.Info("a Service is deleted: no Gateway of this controller has it any more", "service", key(s))
 				return ignoreMissing(k.cfg.Client.Services(s.Namespace).Delete(ctx, s))
@@ -173,7 +184,7 @@ func (k *keeper) slices(ctx context.Context, r *gateway.Result) {
 		}
 	})
 	for _, s := range all[*discoveryv1.EndpointSlice](k.caches["endpointslices"]) {
-		if s.Labels[discoveryv1.LabelManagedBy] == gateway.ManagedBy && !wanted[key(s)] && s.DeletionTimestamp == nil {
+		if s.Labels[discoveryv1.LabelManagedBy] == gateway.ManagedBy && !wanted[key(s)] && s.DeletionTimestamp == nil && !k.spared[s.Namespace+"/"+s.Labels[discoveryv1.LabelServiceName]] {
 			_, _ = k.try(ctx, "EndpointSlice "+key(s), func() error {
 				return ignoreMissing(k.cfg.Client.EndpointSlices(s.Namespace).Delete(ctx, s))
 			})
@@ -224,8 +235,12 @@ func (k *keeper) statuses(ctx context.Context, in *gateway.Objects, r *gateway.R
 		_, err := client.GatewayClasses().UpdateStatus(ctx, o)
 		return err
 	})
+	of := map[string]string{} // Services of Gateways
+	for _, s := range r.Services {
+		of[s.Namespace+"/"+metav1.GetControllerOf(s).Name] = key(s)
+	}
 	for _, g := range r.Gateways {
-		if text := k.failed[g.Namespace+"/"+gateway.ServiceName(g)]; text != "" {
+		if text := k.failed[of[key(g)]]; text != "" {
 			gateway.SetNotProgrammed(g, "the Service cannot be written: "+text)
 		}
 	}
