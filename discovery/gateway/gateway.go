@@ -35,7 +35,8 @@ const LabelManagedBy = "app.kubernetes.io/managed-by"
 // millions, since backends may be named by each of 64 listeners.
 const maxEndpoints = 20000
 
-// The Gateways of a namespace together have at most as many endpoints and Services. The oldest have them.
+// The Gateways of a namespace together have at most as many endpoints, and Services with endpoints. Those that
+// have a Service have them first, then the oldest.
 const (
 	maxNamespaceEndpoints = 5 * maxEndpoints
 	maxNamespaceGateways  = 1000
@@ -80,7 +81,7 @@ type translation struct {
 	gateways  map[types.NamespacedName]*gateway
 	generated owned
 	named     map[types.NamespacedName]bool // Services of the result
-	services  map[string]int                // of the result, by namespace
+	services  map[string]int                // that have endpoints, by namespace
 	endpoints map[string]int                // so
 }
 
@@ -89,6 +90,7 @@ type gateway struct {
 	obj       *gatewayv1.Gateway // a copy
 	refusal   *reason            // nil: accepted
 	last      *corev1.Service    // as it is, nil for none
+	placed    bool               // among those that a namespace may have
 	listeners []*listener
 	endpoints int
 }
@@ -105,6 +107,11 @@ func Translate(in *Objects) *Result {
 	classes := t.classes()
 	order := t.readGateways(classes)
 	t.routes()
+	for _, g := range order {
+		if g.last != nil {
+			t.place(g) // before those that are not served yet
+		}
+	}
 	for _, g := range order {
 		t.serve(g)
 	}

@@ -81,10 +81,36 @@ func hasPort(svc *corev1.Service, l *listener) bool {
 	return slices.ContainsFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == l.portName() })
 }
 
+// place reports whether a Gateway is among those that a namespace may have, and counts it.
+func (t *translation) place(g *gateway) bool {
+	if !g.placed && t.services[g.obj.Namespace] < maxNamespaceGateways {
+		t.services[g.obj.Namespace]++
+		g.placed = true
+	}
+	return g.placed
+}
+
+// maxPorts bounds the ports of a Service that have slices: a Gateway has as many listeners. Whoever writes Services
+// could give that of a Gateway that is refused many more, or ports of any name.
+const maxPorts = 64
+
+// isOwn reports whether a port could be that of a listener.
+func isOwn(p *corev1.ServicePort) bool {
+	spec := gatewayv1.Listener{Protocol: gatewayv1.ProtocolType(p.Protocol), Port: p.Port}
+	return routeKinds[spec.Protocol] != "" && p.Name == (&listener{spec: &spec}).portName()
+}
+
 // ports makes the slices of all ports of a Service. Endpoints follow the routes also while the Gateway is
 // refused: those of before may be other Pods' by now. So a port without a listener has none.
 func (t *translation) ports(g *gateway, svc *corev1.Service) {
+	n := 0
 	for _, p := range svc.Spec.Ports {
+		if !isOwn(&p) {
+			continue
+		}
+		if n++; n > maxPorts {
+			break
+		}
 		i := slices.IndexFunc(g.listeners, func(l *listener) bool { return l.served() && l.portName() == p.Name })
 		before := len(t.out.Slices)
 		if i >= 0 && len(g.listeners[i].attached) > 0 {

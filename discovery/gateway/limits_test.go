@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,6 +73,56 @@ func TestGatewaysOfANamespaceAreLimited(t *testing.T) {
 	}
 	if endpoints != 6*15000 {
 		t.Errorf("%d endpoints", endpoints)
+	}
+}
+
+// refuse has the Gateways refused, with Services as they are.
+func refuse(in *Objects) {
+	in.Generated = Translate(in).Services
+	kind := gatewayv1.HostnameAddressType
+	for _, g := range in.Gateways {
+		g.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Type: &kind, Value: "a.example"}}
+	}
+}
+
+// Gateways that are refused and served as before count like others, however many Services somebody gives them.
+func TestRefusedGatewaysAreLimited(t *testing.T) {
+	var calls int
+	in := manyGateways(1002, 1, 1, &calls)
+	refuse(in)
+	for _, i := range []int{0, 1} { // the youngest have forged ones
+		svc := in.Generated[0].DeepCopy()
+		svc.Name, svc.OwnerReferences[0].Name, svc.OwnerReferences[0].UID = fmt.Sprint("forged", i), in.Gateways[i].Name, in.Gateways[i].UID
+		in.Generated = append(in.Generated, svc)
+	}
+	later := manyGateways(1, 1, 1, &calls).Gateways[0]
+	later.Name, later.UID = "later", "later"
+	in.Gateways = append(in.Gateways, later)
+	out := Translate(in)
+	if len(out.Slices) != maxNamespaceGateways || len(out.Services) != maxNamespaceGateways+2 {
+		t.Errorf("%d slices of %d Services", len(out.Slices), len(out.Services))
+	}
+	for _, g := range out.Gateways {
+		if c := meta.FindStatusCondition(g.Status.Conditions, "Programmed"); g.Name == "g0" && !strings.HasSuffix(c.Message, "the Service stays, without endpoints") {
+			t.Errorf("the youngest: %+v", c)
+		}
+	}
+
+	in = manyGateways(1, 1, 1, &calls)
+	refuse(in)
+	svc := in.Generated[0].DeepCopy()
+	for p := range int32(1000) {
+		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", p), Protocol: corev1.ProtocolTCP, Port: 1000 + p})
+	}
+	in.Generated[0] = svc
+	if out := Translate(in); len(out.Slices) != 1 || len(out.Slices[0].Endpoints) != 1 {
+		t.Errorf("%d slices with ports of other names", len(out.Slices))
+	}
+	for p := range int32(1000) {
+		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("tcp-", 1000+p), Protocol: corev1.ProtocolTCP, Port: 1000 + p})
+	}
+	if out := Translate(in); len(out.Slices) != maxPorts {
+		t.Errorf("%d slices with many ports", len(out.Slices))
 	}
 }
 

@@ -68,7 +68,6 @@ func (t *translation) serve(g *gateway) {
 	}
 	switch {
 	case svc != nil:
-		t.services[svc.Namespace]++
 		fault = g.addresses(svc, t.in.Service(svc.Namespace, svc.Name))
 	case g.last != nil:
 		svc = g.last
@@ -76,7 +75,9 @@ func (t *translation) serve(g *gateway) {
 	}
 	if svc != nil {
 		t.out.Services = append(t.out.Services, svc)
-		t.ports(g, svc)
+		if g.placed {
+			t.ports(g, svc)
+		}
 	}
 	t.status(g, fault)
 	t.out.Gateways = append(t.out.Gateways, g.obj)
@@ -117,7 +118,7 @@ func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 	if old := t.in.Service(svc.Namespace, svc.Name); old != nil && !metav1.IsControlledBy(old, obj) || t.named[name] {
 		return nil, &reason{string(gatewayv1.GatewayReasonInvalid), fmt.Sprintf("Service %s exists and is not this Gateway's", svc.Name)}
 	}
-	if t.services[svc.Namespace] >= maxNamespaceGateways {
+	if !t.place(g) {
 		return nil, &reason{string(gatewayv1.GatewayReasonNoResources), fmt.Sprintf("a namespace has at most %d Gateways", maxNamespaceGateways)}
 	}
 	t.named[name] = true

@@ -36,7 +36,7 @@ func (t *translation) status(g *gateway, fault *reason) {
 		fault = &reason{string(gatewayv1.GatewayReasonInvalid), accepted.text}
 		switch {
 		case g.last == nil:
-		case slices.ContainsFunc(g.listeners, (*listener).served):
+		case g.placed && slices.ContainsFunc(g.listeners, (*listener).served):
 			fault.text += asBefore
 		default:
 			fault.text += "; the Service stays, without endpoints"
