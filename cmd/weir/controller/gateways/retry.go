@@ -1,6 +1,8 @@
 package gateways
 
 import (
+	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -20,12 +22,13 @@ type retries struct {
 	limit workqueue.TypedRateLimiter[string]
 	until map[string]time.Time // no try before
 	asked map[string]bool      // in this round
+	anew  map[string]time.Time // deleted to be made anew
 }
 
 func newRetries() *retries {
 	return &retries{
 		limit: workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
-		until: map[string]time.Time{}, asked: map[string]bool{},
+		until: map[string]time.Time{}, asked: map[string]bool{}, anew: map[string]time.Time{},
 	}
 }
 
@@ -47,6 +50,27 @@ func (r *retries) note(object string, failed bool, now time.Time) {
 	}
 	r.limit.Forget(object)
 	delete(r.until, object)
+}
+
+var errAnew = errors.New("made anew a short time ago, and changed again: does another controller serve Gateways?")
+
+// makeAnew deletes an object, which comes back, unless that was lately: two controllers that disagree about an object
+// would delete it without end.
+func (r *retries) makeAnew(object string, now time.Time, remove func() error) error {
+	r.mu.Lock()
+	maps.DeleteFunc(r.anew, func(_ string, at time.Time) bool { return now.Sub(at) >= lastRetry })
+	_, lately := r.anew[object]
+	r.mu.Unlock()
+	if lately {
+		return errAnew
+	}
+	err := remove()
+	if err == nil {
+		r.mu.Lock()
+		r.anew[object] = now
+		r.mu.Unlock()
+	}
+	return err
 }
 
 // next ends a round, and returns how long to wait for the next. Without an object to wait for, more is false.

@@ -82,7 +82,7 @@ func (k *keeper) services(ctx context.Context, r *gateway.Result) {
 		text := k.failed[key(s)] // of the last try
 		if tried {
 			text = ""
-			if err != nil && !apierrors.IsConflict(err) { // also of a name that is taken: slices would be that Service's
+			if err != nil && !apierrors.IsConflict(err) && !errors.Is(err, errAnew) { // also of a name that is taken: slices would be that Service's
 				text = err.Error()
 			}
 		}
@@ -119,7 +119,8 @@ func (k *keeper) service(ctx context.Context, s *corev1.Service) error {
 	case !changed:
 		return nil
 	case isFinal(old, s):
-		return client.Delete(ctx, old) // it comes back when the cache has seen that
+		// It comes back when the cache has seen that.
+		return k.retries.makeAnew(key(s), time.Now(), func() error { return client.Delete(ctx, old) })
 	}
 	_, err := client.Update(ctx, next)
 	return err

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -113,5 +114,27 @@ func TestAServiceStaysUntilTheNextIsThere(t *testing.T) {
 	want := []string{"/api/v1/namespaces/a/services/old", "/apis/discovery.k8s.io/v1/namespaces/a/endpointslices/old-tcp-80"}
 	if got := w.sent(http.MethodDelete); !slices.Equal(got, want) {
 		t.Errorf("deleted: %s, want %s", got, want)
+	}
+}
+
+// Two controllers with load balancer classes of their own do not delete the Service of each other without end.
+func TestAServiceIsMadeAnewOnceAMinute(t *testing.T) {
+	w := newWrites(t)
+	w.is(t, w.cfg.Services, serviceOf("edge", "theirs"))
+	r := &gateway.Result{Services: []*corev1.Service{serviceOf("edge", "ours")}}
+	w.services(t.Context(), r)
+	if got := w.sent(http.MethodDelete); len(got) != 1 {
+		t.Fatalf("deleted: %s", got)
+	}
+	w.services(t.Context(), r)
+	if got := w.sent(http.MethodDelete); len(got) > 0 || len(w.failed) > 0 {
+		t.Errorf("deleted again: %s, %s", got, w.failed)
+	}
+	now := time.Now().Add(lastRetry)
+	if err := w.retries.makeAnew("a/edge", now, func() error { return nil }); err != nil {
+		t.Error(err)
+	}
+	if err := w.retries.makeAnew("a/edge", now.Add(lastRetry/2), func() error { return nil }); err == nil {
+		t.Error("made anew twice in a minute")
 	}
 }
