@@ -86,7 +86,7 @@ func serviceOf(name, class string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "a", Name: name, Labels: map[string]string{gateway.LabelManagedBy: gateway.ManagedBy},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(g, gatewayv1.SchemeGroupVersion.WithKind("Gateway"))},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(g, client.GroupGateway.WithKind("Gateway"))},
 		},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class},
 	}
