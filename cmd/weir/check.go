@@ -36,8 +36,8 @@ weir controller would not use, or use in part, with the field.
 With --probe each probe of the health checks in the manifests is sent once, and nothing else
 is checked.
 
-Exit status 0 if weir run would start and serve all manifests, or all probes pass, 1 if there
-are errors.`,
+Exit status 0 if weir run would start, serve all manifests and use all files of
+announce.objects, or all probes pass, 1 if there are errors.`,
 		Example: `  weir check --config /etc/weir/weir.yaml
   weir check --node-name edge-1 --manifests /etc/weir/manifests --interface eth0
   weir check --pools /etc/weir/pools.yaml`,
@@ -78,8 +78,8 @@ func checkPools(stdout, stderr io.Writer, paths []string) error {
 	for i := range c.Skipped {
 		fmt.Fprintf(stdout, "note  %v\n", &c.Skipped[i])
 	}
-	fmt.Fprintf(stdout, "ok    %d pools, %d BGP advertisements, %d BGP peers, %d BFD profiles\n",
-		len(c.Pools), len(c.Advertisements), len(c.Peers), len(c.BFDProfiles))
+	fmt.Fprintf(stdout, "ok    %d pools, %d BGP advertisements, %d BGP peers, %d BFD profiles, %d L2 advertisements\n",
+		len(c.Pools), len(c.Advertisements), len(c.Peers), len(c.BFDProfiles), len(c.LinkAdvertisements))
 	if wrong {
 		return silent(exitFailed)
 	}
@@ -114,12 +114,15 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), objectsWithin)
 	defer cancel()
-	used, faults := announcer.CheckObjects(ctx, cfg)
-	for _, f := range faults {
-		fmt.Fprintf(t, "note\tannounce.objects\t%v\n", f)
+	objects := announcer.CheckObjects(ctx, cfg)
+	for _, err := range objects.Wrong {
+		say(fmt.Errorf("announce.objects: %w", err))
 	}
-	if used != "" {
-		fmt.Fprintf(t, "ok\tannounce.objects\t%s\n", used)
+	for _, err := range objects.Notes {
+		fmt.Fprintf(t, "note\tannounce.objects\t%v\n", err)
+	}
+	if objects.Used != "" {
+		fmt.Fprintf(t, "ok\tannounce.objects\t%s\n", objects.Used)
 	}
 	for _, f := range append(hostcheck.Check(cfg), hostcheck.CheckFirewall(cfg, hostcheck.Frontends(cfg))...) {
 		switch f.Level {

@@ -68,9 +68,29 @@ func (h *header) remedy() string {
 		return ": MetalLB itself reads it no more since 0.13; write IPAddressPools, BGPPeers and BGPAdvertisements"
 	case kinds[group] != nil:
 		known := Kinds(group)
-		return similar.Hint(h.Kind, known) + ": the kinds of " + group + " are " + strings.Join(known, ", ")
+		return ": the kinds of " + group + " are " + strings.Join(known, ", ")
 	}
 	return ""
+}
+
+// misnamed is an error if an object of an unknown kind is probably one of a known kind. Other groups have
+// kinds of the same names, such as the BGPPeer of Calico: they count if the group is missing or misspelt.
+func (h *header) misnamed() error {
+	group, _, grouped := strings.Cut(h.APIVersion, "/")
+	known := []string{GroupMetalLB, GroupWeir}
+	group = similar.Name(group, append(known, groupFRR))
+	if !grouped {
+		group = GroupMetalLB
+	}
+	if group == "" {
+		return nil
+	}
+	for _, g := range append([]string{group}, known...) {
+		if kind := similar.Name(h.Kind, Kinds(g)); kind != "" {
+			return fmt.Errorf("kind: %q is not read (did you mean %s of %s?)", strings.TrimSpace(h.APIVersion+" "+h.Kind), kind, g)
+		}
+	}
+	return nil
 }
 
 // Error names object, field and reason.
@@ -129,17 +149,45 @@ func (h *header) spec(into any) error {
 	d := json.NewDecoder(bytes.NewReader(h.Spec))
 	d.DisallowUnknownFields()
 	err := d.Decode(into)
-	var wrong *json.UnmarshalTypeError
-	switch {
-	case err == nil || errors.Is(err, io.EOF):
+	if err == nil || errors.Is(err, io.EOF) {
 		return nil
-	case errors.As(err, &wrong):
-		return fmt.Errorf("spec.%s: must be of type %s, is a %s", wrong.Field, wrong.Type, wrong.Value)
 	}
 	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return fmt.Errorf("spec.%s: this field is not known%s", strings.Trim(field, `"`), similar.Hint(strings.Trim(field, `"`), fieldsOf(into)))
 	}
-	return fmt.Errorf("spec: %w", err)
+	return typeFault("spec", err)
+}
+
+// typeFault names the field at path with a value of another type, and the types as readers of YAML know
+// them. Another error has the path in front.
+func typeFault(path string, err error) error {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		path = strings.Trim(path+"."+wrong.Field, ".")
+		value := map[string]string{"object": "a map", "array": "a list", "string": "a string", "bool": "true or false", "number": "a number"}[wrong.Value]
+		err = fmt.Errorf("must be %s, is %s", typeName(wrong.Type), cmp.Or(value, strings.TrimPrefix(wrong.Value, "number ")))
+	}
+	if path == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// typeName is a type as a reader of YAML knows it.
+func typeName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Struct, reflect.Map:
+		return "a map"
+	case reflect.Slice:
+		return "a list"
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Uint16, reflect.Uint32:
+		return fmt.Sprintf("a whole number of 0 to %d", uint64(1)<<t.Bits()-1)
+	}
+	return "a whole number"
 }
 
 // fieldsOf are the names of the fields of the struct that into points to, and of those in it.
@@ -201,7 +249,7 @@ func Kinds(group string) []string {
 }
 
 // Decode reads objects. Those of other groups and kinds, such as Deployments in the same
-// file, are passed over. An object with a fault is out of service, all others are in use: nothing
+// file, are passed over; a kind that resembles a known one is a fault. An object with a fault is out of service, all others are in use: nothing
 // depends on a webhook.
 func Decode(objects []Object) *Config {
 	c := &Config{Communities: map[string]string{}}
@@ -216,6 +264,10 @@ func Decode(objects []Object) *Config {
 	for _, h := range all {
 		group, _, _ := strings.Cut(h.APIVersion, "/")
 		decode := kinds[group][h.Kind]
+		if err := h.misnamed(); decode == nil && err != nil {
+			c.Faults = append(c.Faults, h.fault(err, false))
+			continue
+		}
 		if decode == nil {
 			m := &h.Metadata
 			c.Skipped = append(c.Skipped, Skipped{h.source, h.APIVersion, h.Kind, m.Namespace, m.Name, h.remedy()})
@@ -237,7 +289,7 @@ func Decode(objects []Object) *Config {
 func (c *Config) headers(o Object) []*header {
 	h := &header{source: o.Source}
 	if err := json.Unmarshal(o.JSON, h); err != nil {
-		c.Faults = append(c.Faults, h.fault(err, false))
+		c.Faults = append(c.Faults, h.fault(typeFault("", err), false))
 		return nil
 	}
 	if !strings.HasSuffix(h.Kind, "List") || h.Items == nil {

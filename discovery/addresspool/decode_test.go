@@ -25,7 +25,11 @@ func TestMetalLBObjectsAreUsedOrRefusedWithTheField(t *testing.T) {
 		{"IPAddressPool", `"addresses":["192.0.2.1-2001:db8::1"]`, "spec.addresses[0]:"},
 		{"IPAddressPool", `"addresses":["192.0.2.0/24","192.0.2.128/25"]`, "spec.addresses[1]: 192.0.2.128/25 overlaps 192.0.2.0-192.0.2.255"},
 		{"IPAddressPool", `"addresses":[]`, "spec.addresses: must have"},
-		{"IPAddressPool", `"addresses":"192.0.2.0/24"`, "spec.addresses: must be of type"},
+		{"IPAddressPool", `"addresses":"192.0.2.0/24"`, "spec.addresses: must be a list, is a string"},
+		{"IPAddressPool", `"autoAssign":1`, "spec.autoAssign: must be true or false, is a number"},
+		{"L2Advertisement", `"serviceSelectors":{"matchLabels":{"a":"b"}}`, "spec.serviceSelectors: must be a list, is a map"},
+		{"L2Advertisement", `"nodeSelectors":[{"matchLabels":"a"}]`, "spec.nodeSelectors.matchLabels: must be a map, is a string"},
+		{"BGPPeer", `"myASN":5000000000`, "spec.myASN: must be a whole number of 0 to 4294967295, is 5000000000"},
 		{"IPAddressPool", `"addresses":["192.0.2.0/24"],"serviceAllocation":{"serviceSelectors":[{"matchExpressions":[{"key":"k","operator":"Like"}]}]}`, "spec.serviceAllocation.serviceSelectors[0].matchExpressions[0].operator"},
 		{"BGPAdvertisement", ``, ""},
 		{"BGPAdvertisement", `"aggregationLength":32,"aggregationLengthV6":128,"localPref":100,"communities":["65535:65282","large:1:2:3"],"ipAddressPoolSelectors":[{"matchLabels":{"zone":"east"}}],"nodeSelectors":[{"matchLabels":{"kubernetes.io/hostname":"n"}}],"peers":["p"]`, ""},
@@ -82,6 +86,41 @@ func TestMetalLBObjectsAreUsedOrRefusedWithTheField(t *testing.T) {
 				t.Errorf("faults %v, want %s", got.Faults, c.want)
 			}
 		})
+	}
+}
+
+// An object that is probably of a known kind is a fault: it would have no effect, silently. Objects of
+// other programs are passed over.
+func TestMisnamedObjectsAreFaults(t *testing.T) {
+	for _, c := range []struct{ version, kind, want string }{
+		{"metallb.io/v1beta1", "L2Advertisment", "L2Advertisement of metallb.io"},
+		{"metallb.io/v1beta1", "BGPAdvertisment", "BGPAdvertisement of metallb.io"},
+		{"metallb.io/v1beta2", "bgppeer", "BGPPeer of metallb.io"},
+		{"metalb.io/v1beta1", "IPAddressPool", "IPAddressPool of metallb.io"},
+		{"v1", "IPAddressPool", "IPAddressPool of metallb.io"},
+		{"", "IPAddressPol", "IPAddressPool of metallb.io"},
+		{"weir.dev/v1alpha1", "L2Advertisement", "L2Advertisement of metallb.io"},
+		{"weir.dev/v1alpha1", "BGPAdvertisment", "BGPAdvertisement of weir.dev"},
+		{"weir.dev/v1alpha1", "IPAddressPool", "AddressPool of weir.dev"},
+		{"weir.dev/v1alpha1", "WeirConfiguration", ""},
+		{"metallb.io/v1beta1", "ServiceL2Status", ""},
+		{"crd.projectcalico.org/v1", "BGPPeer", ""},
+		{"cilium.io/v2", "CiliumBGPAdvertisement", ""},
+		{"v1", "Service", ""},
+		{"", "", ""},
+	} {
+		got := decode(`{"apiVersion":"` + c.version + `","kind":"` + c.kind + `","metadata":{"name":"o"}}`)
+		switch {
+		case c.want == "" && (len(got.Faults) > 0 || len(got.Skipped) != 1), c.want != "" && (len(got.Faults) != 1 || got.Faults[0].Used || len(got.Skipped) > 0):
+			t.Errorf("%s %s: faults %v, skipped %v", c.version, c.kind, got.Faults, got.Skipped)
+		case c.want != "" && !strings.HasSuffix(got.Faults[0].Error(), "is not read (did you mean "+c.want+"?)"):
+			t.Errorf("%s %s: %v", c.version, c.kind, got.Faults[0])
+		}
+	}
+	for text, want := range map[string]string{`[]`: "must be a map, is a list", `{"kind":"BGPPeer","metadata":{"labels":[]}}`: "metadata.labels: must be a map, is a list"} {
+		if got := decode(text); len(got.Faults) != 1 || got.Faults[0].Unwrap().Error() != want {
+			t.Errorf("%s: faults %v, want %s", text, got.Faults, want)
+		}
 	}
 }
 

@@ -5,30 +5,51 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/source"
+	"github.com/weirlb/weir/discovery/addresspool"
 	"github.com/weirlb/weir/discovery/kube"
 )
 
-// CheckObjects are the objects of files and of the API server that are out of service on this node,
-// and used is what is in use, "" where none are read.
-func CheckObjects(ctx context.Context, cfg *config.Configuration) (used string, faults []error) {
+// CheckedObjects is what the objects of files and of the API server are for a node.
+type CheckedObjects struct {
+	// Used is what is in use, "" where none are read.
+	Used string
+	// Wrong are files that cannot be read, and their objects that are out of service. A start leaves them
+	// out. Notes are faults of other authors' objects in the API server, and of what is used in part.
+	Wrong, Notes []error
+}
+
+// CheckObjects reads the objects of the configuration.
+func CheckObjects(ctx context.Context, cfg *config.Configuration) (out CheckedObjects) {
 	if !cfg.Announce.HasObjects() {
-		return "", nil
+		return out
 	}
 	var in objectInput
 	in.readFiles(&cfg.Announce)
+	away := false
 	if len(cfg.Announce.WatchedNamespaces()) > 0 {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if err := in.list(ctx, cfg); err != nil {
-			faults = append(faults, fmt.Errorf("objects of the API server: %w", err))
+			out.Notes, away = append(out.Notes, fmt.Errorf("objects of the API server: %w", err)), true
 		}
 	}
 	o := newObjects(cfg, &in)
 	o.checkPrepend(&cfg.Announce)
-	return fmt.Sprintf("%d BGPPeers and %d BGPAdvertisements are for this node", len(o.Peers), len(o.Routes)), append(faults, o.faults...)
+	for _, err := range o.faults {
+		var f *addresspool.Fault
+		wrong := errors.Is(err, in.unread) || errors.As(err, &f) && f.Source != "" && !f.Used
+		if wrong && !(away && slices.Contains(o.Faults, f)) { // these may follow from labels and Secrets that are not known
+			out.Wrong = append(out.Wrong, err)
+		} else {
+			out.Notes = append(out.Notes, err)
+		}
+	}
+	out.Used = fmt.Sprintf("%s are for this node", o.counts())
+	return out
 }
 
 // list reads the objects of the API server once.

@@ -37,6 +37,7 @@ func reasons(a *Announcer) string {
 func TestObjectsWithANewFaultChangeNothing(t *testing.T) {
 	for _, c := range []struct{ name, text, fault string }{
 		{"a typo in a field", strings.Replace(poolObjects, "localPref: 120", "localPreference: 130", 1), "localPreference"},
+		{"a typo in a kind", strings.Replace(poolObjects, "kind: BGPAdvertisement", "kind: BGPAdvertisment", 1), "did you mean BGPAdvertisement"},
 		{"an unknown alias", strings.Replace(poolObjects, `"64512:7"`, `backup`, 1), "backup"},
 		{"an overlapping pool", poolObjects + overlappingPool, "overlaps"},
 		{"a pool less", strings.Replace(poolObjects, "[203.0.113.0/24]", "[203.0.113.0/33]", 1), "203.0.113.0/33"},

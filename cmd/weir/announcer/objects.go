@@ -89,6 +89,11 @@ func newObjects(cfg *config.Configuration, in *objectInput) *objects {
 	return o
 }
 
+// counts are the objects that are for the node.
+func (o *objects) counts() string {
+	return fmt.Sprintf("%d BGPPeers, %d BGPAdvertisements and %d L2Advertisements", len(o.Peers), len(o.Routes), len(o.Links))
+}
+
 // fault notes a fault of an object.
 func (o *objects) fault(f *addresspool.Fault) {
 	o.faults = append(o.faults, f)

@@ -186,7 +186,7 @@ func (a *Announcer) takeListed() (text string) {
 	s.known.Store(true)
 	refused := a.take()
 	s.kept.asked = refused == "" && !s.partly // a start would leave out objects with faults
-	text = fmt.Sprintf("%d objects were read: %d BGPPeers and %d BGPAdvertisements are for this node", len(listed), len(a.objects.Peers), len(a.objects.Routes))
+	text = fmt.Sprintf("%d objects were read: %s are for this node", len(listed), a.objects.counts())
 	if refused != "" {
 		text += "; not taken over: " + refused
 	}

@@ -246,7 +246,7 @@ func TestKubeWireObjectsOfTheAPIServerAreAnnounced(t *testing.T) {
 	}
 	for _, x := range [][2]string{
 		{c.weir("status", "--announce"), "spec.vrf"}, {c.weir("status", "--problems"), "spec.vrf"},
-		{c.check(), "BGPPeer metallb-system/four: spec.vrf"}, {c.check(), "1 BGPPeers and 1 BGPAdvertisements are for this node"},
+		{c.check(), "BGPPeer metallb-system/four: spec.vrf"}, {c.check(), "1 BGPPeers, 1 BGPAdvertisements and 0 L2Advertisements are for this node"},
 		{c.weir("events"), "not taken over"}, {c.metrics(), "\nweir_announce_object_faults 1\n"},
 	} {
 		if !strings.Contains(x[0], x[1]) {
