@@ -16,7 +16,7 @@ func announceObjects(b *strings.Builder, o *api.AnnounceObjects) {
 	if o == nil {
 		return
 	}
-	fmt.Fprintf(b, "%d BGPPeers and %d BGPAdvertisements are in use", o.Peers, o.Advertisements)
+	fmt.Fprintf(b, "%d BGPPeers, %d BGPAdvertisements and %d L2Advertisements are in use", o.Peers, o.Advertisements, o.L2Advertisements)
 	switch o.APIServer {
 	case api.ObjectsListed:
 		b.WriteString(", with those of the API server")

@@ -116,10 +116,11 @@ func TestAStandbyAnnouncesNothing(t *testing.T) {
 	var b strings.Builder
 	err := Announce(&b, &api.Status{Announce: &api.Announce{
 		Speaker:   "off",
+		Objects:   &api.AnnounceObjects{L2Advertisements: 1},
 		L2:        []api.AnnounceLink{{Interface: "eth0", Carrier: true, Nodes: []string{"edge-2"}}},
 		Addresses: []api.AnnouncedAddress{{Address: netip.MustParseAddr("192.0.2.1"), Announced: true, Services: []string{"test/web"}, L2: &api.AnnouncedL2{State: "standby", Owner: "edge-2", Since: time.Now(), Reason: "edge-2 has it"}}},
 	}})
-	for _, want := range []string{"eth0 yes no edge-2 -", "announce.l2.keyFile", "192.0.2.1 standby 0s edge-2 - test/web edge-2 has it"} {
+	for _, want := range []string{"0 BGPPeers, 0 BGPAdvertisements and 1 L2Advertisements are in use", "eth0 yes no edge-2 -", "announce.l2.keyFile", "192.0.2.1 standby 0s edge-2 - test/web edge-2 has it"} {
 		if text := strings.Join(strings.Fields(b.String()), " "); err != nil || !strings.Contains(text, want) || strings.Contains(text, "ANNOUNCED") {
 			t.Errorf("%q is not in %q, %v", want, text, err)
 		}
