@@ -188,6 +188,31 @@ func TestMetalLBExamples(t *testing.T) {
 	}
 }
 
+// The example of LAN.md announces the addresses of some Services.
+func TestTheExampleOfALANAnnouncesOnLinks(t *testing.T) {
+	text, err := os.ReadFile("../../../deploy/LAN.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for block := range strings.SplitSeq(string(text), "```") {
+		block, isYAML := strings.CutPrefix(block, "yaml\n")
+		if !isYAML || !strings.Contains(block, "kind: L2Advertisement") {
+			continue
+		}
+		file := filepath.Join(t.TempDir(), "lan.yaml")
+		if err := os.WriteFile(file, []byte(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		objects, err := Read([]string{file})
+		got, _ := outcomeOf(objects, addresspool.Node{Name: "edge-1", Links: true})
+		if err != nil || len(got.faults) > 0 || !slices.Equal(got.routes, []string{"link [192.0.2.128/26] [] of [{map[tier:web] []}]"}) {
+			t.Errorf("%+v, %v", got, err)
+		}
+		return
+	}
+	t.Error("LAN.md has no L2Advertisement")
+}
+
 func (e *example) check(t *testing.T, dir string) {
 	var paths []string
 	for _, f := range e.files {
