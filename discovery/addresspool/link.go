@@ -44,10 +44,14 @@ func (c *Config) linkAdvertisement(h *header) error {
 	return nil
 }
 
+// ErrNoLinks is the fault of an L2Advertisement on a node that is on no LAN for Weir. Its file may be
+// that of a cluster.
+var ErrNoLinks = errors.New("kind: this node announces nothing by ARP and NDP: announce.l2.interfaces is empty")
+
 // link adds the addresses of an L2Advertisement.
 func (o *Announcement) link(c *Config, a *LinkAdvertisement) error {
 	if !o.node.Links {
-		return errors.New("kind: this node announces nothing by ARP and NDP: announce.l2.interfaces is empty")
+		return ErrNoLinks
 	}
 	x := Linked{Name: a.Name, Interfaces: slices.Clone(a.Interfaces), Services: a.ServiceSelectors}
 	pools := Advertisement{IPAddressPools: a.IPAddressPools, IPAddressPoolSelector: a.IPAddressPoolSelector}

@@ -41,7 +41,7 @@ func CheckObjects(ctx context.Context, cfg *config.Configuration) (out CheckedOb
 	o.checkPrepend(&cfg.Announce)
 	for _, err := range o.faults {
 		var f *addresspool.Fault
-		wrong := errors.Is(err, in.unread) || errors.As(err, &f) && f.Source != "" && !f.Used
+		wrong := errors.Is(err, in.unread) || errors.As(err, &f) && f.Source != "" && !f.Used && !errors.Is(err, addresspool.ErrNoLinks)
 		if wrong && !(away && slices.Contains(o.Faults, f)) { // these may follow from labels and Secrets that are not known
 			out.Wrong = append(out.Wrong, err)
 		} else {
