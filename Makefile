@@ -51,7 +51,7 @@ TOOLS := ./.ci/testsum ./.ci/prose
 # instrumented where these import them. Left out are rings shared with the kernel, since the race
 # detector does not see the other side and takes its memory for ours, and the tests of whole
 # processes, which are wire tests.
-RACE_PACKAGES = $$(grep -rlE --include='*.go' --exclude-dir=charttest --exclude-dir=release --exclude-dir=kubeenv '^\s*go (func|[a-zA-Z_.]+\()|"sync(/atomic)?"|t\.Parallel\(' cmd conntrack deploy discovery lb perf topology | \
+RACE_PACKAGES = $$(grep -rlE --include='*.go' --exclude-dir=charttest --exclude-dir=release --exclude-dir=kubeenv --exclude-dir=conformance '^\s*go (func|[a-zA-Z_.]+\()|"sync(/atomic)?"|t\.Parallel\(' cmd conntrack deploy discovery lb perf topology | \
 	xargs -n1 dirname | sort -u | grep -vE '^(lb/xsk|cmd/weir/e2e.*)$$' | sed 's|^|./|')
 
 # What `make generate` writes.
@@ -73,9 +73,10 @@ demo: build ## Show Weir at work, in network namespaces of its own (root)
 	$(BIN)/weirperf demo
 
 .PHONY: demo-fleet
-demo-fleet: build ## Show four Weirs behind a router, of which some leave and return (root; installs FRR)
+demo-fleet: build ## Show several Weirs, of which some leave and return: behind a router, and on a LAN without (root; installs FRR)
 	@.ci/programs frr
 	$(BIN)/weirperf demo fleet
+	$(BIN)/weirperf demo lan
 
 ##
 .PHONY: test
@@ -179,9 +180,20 @@ fleet-scale: build ## Kill one of four Weirs under CONNECTIONS connections in ip
 		$(GO) test ./cmd/weir/e2e/fleet -count=1 -timeout 0 -run '^TestWireFleetKeepsConnections$$' -v
 	@cp $(BIN)/fleet-scale.txt perf/results/fleet-scale.txt
 
+.PHONY: conformance
+conformance: build ## The official cases of the Gateway API and Kubernetes' own of SIG Network, on real clusters, into perf/results (root; installs containerd, FRR; 20 to 40 minutes, and 10 more the first time)
+	@.ci/programs frr curl nftables iproute2 containerd=containerd runc=runc containernetworking-plugins=/usr/lib/cni/bridge \
+		busybox=busybox dash=dash wget=wget netcat-openbsd=/bin/nc.openbsd
+	@kubeenv=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) && programs=$$(GO="$(GO)" perf/conformance/kubernetes/build.sh) && \
+	export KUBEENV_BIN=$$kubeenv WEIR_KUBERNETES_BIN=$$programs WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIR_CONFORMANCE_RESULTS=$(CURDIR)/perf/results GOWORK=off && status=0 || exit; \
+	$(GO) -C perf/conformance test -count=1 -timeout 0 -run '^TestGateways$$' -v . || status=1; \
+	$(GO) -C perf/conformance/kubernetes vet ./... || status=1; \
+	$(GO) -C perf/conformance/kubernetes test -count=1 -timeout 0 -run '^Test(EveryCaseIsDecided|Cases)$$' -v . || status=1; exit $$status
+
 .PHONY: soak
-soak: ## Weir under every fault, with endpoint churn, for MINUTES (make soak MINUTES=30 SEED=7; root)
-	WEIR_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_SOAK_SEED=$(SEED) WEIR_SOAK_HOOK=$(HOOK) WEIR_SOAK_SOURCE=$(SOURCE) WEIR_SOAK_CONNECTIONS=1000 WEIR_SOAK_ONLY= $(GO) test ./perf/chaos -count=1 -timeout 0 -run '^TestWireSoak$$' -v
+soak: build ## Weir under every fault, with endpoint churn, for MINUTES into perf/results/soak.txt (make soak MINUTES=30 SEED=7; root)
+	WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIR_SOAK_RESULTS=$(CURDIR)/$(BIN)/soak.txt WEIR_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_SOAK_SEED=$(SEED) WEIR_SOAK_HOOK=$(HOOK) WEIR_SOAK_SOURCE=$(SOURCE) WEIR_SOAK_CONNECTIONS=1000 WEIR_SOAK_ONLY= $(GO) test ./perf/chaos -count=1 -timeout 0 -run '^TestWireSoak$$' -v
+	@{ date -u +%F; uname -srm; grep -m1 'model name' /proc/cpuinfo; echo "CPUs $$(nproc), load $$(cut -d' ' -f1-3 /proc/loadavg)"; cat $(BIN)/soak.txt; } > perf/results/soak.txt
 
 # Not by `go run`, which adds a line of its own after the last one.
 .PHONY: $(TESTSUM)
@@ -207,13 +219,18 @@ run-fuzz:
 # The packages that have tests with a prefix: a hundred others would be linked for none.
 WITH_TESTS = $$(grep -rlE --include='*_test.go' --exclude-dir=charttest --exclude-dir=release '^func Test$(1)' . | xargs -n1 dirname | sort -u)
 
-# One package at a time: the tests share the machine's namespaces and CPUs. The packet table
-# runs once more at each hook where the kernel forwards established flows.
+# Three commands at a time, and four of the tests that wait for timers: each has namespaces of its own.
+# cmd/weir/e2e, half of the time, is two commands.
+# The demo of a LAN runs without such neighbors, since its nodes take another for dead within 300 ms.
+# The packet table runs once more at each hook where the kernel forwards established flows.
 run-wire:
 	@[ "$$(id -u)" = 0 ] || echo "wire tests need root: they will be skipped"
 	@.ci/programs
 	@$(BUILD_TESTED); \
-	$(TESTSUM) run -dir $(RESULTS) -name wire -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestWire' $(call WITH_TESTS,Wire) || exit; \
+	run="$(GO) test -json -count=1 -p 1 -parallel 4 -timeout $(TIMEOUT) -skip ^TestWireDemoLAN$$ -run ^TestWire"; \
+	$(TESTSUM) run -dir $(RESULTS) -name wire -jobs 3 -- $${run}[^A-D] ./cmd/weir/e2e :: $${run}[A-D] ./cmd/weir/e2e \
+		$$(for p in $(call WITH_TESTS,Wire); do [ $$p = ./cmd/weir/e2e ] || echo ":: $$run $$p"; done | sort -r) || exit; \
+	$(TESTSUM) run -dir $(RESULTS) -name wire-lan -- $(GO) test -json -count=1 -timeout $(TIMEOUT) -run '^TestWireDemoLAN$$' ./cmd/weir/e2e || exit; \
 	for hook in xdp tcx; do WEIR_CACHE=$$hook $(TESTSUM) run -dir $(RESULTS) -name wire-$$hook -- \
 		$(GO) test -json -count=1 -timeout $(TIMEOUT) -run '^TestWire' ./cmd/weir/e2e/packet || exit; done
 # Where the test cluster cannot be built the tests skip and say so; in CI they fail.
@@ -221,7 +238,7 @@ run-kube:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
 	proxy=$$(GO="$(GO)" discovery/kube/kubeenv/kubeproxy/build.sh) || { echo "kube-proxy cannot be built"; proxy=; }; \
 	$(BUILD_TESTED); \
-	KUBEENV_BIN=$$bin KUBEPROXY_BIN=$$proxy $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 1 -timeout $(TIMEOUT) -run '^TestKube' $(call WITH_TESTS,Kube)
+	KUBEENV_BIN=$$bin KUBEPROXY_BIN=$$proxy $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 2 -timeout $(TIMEOUT) -run '^TestKube' $(call WITH_TESTS,Kube)
 # The tests of deploy in this module are those of the groups above, together.
 run-deploy:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
@@ -299,6 +316,10 @@ lint: ## gofmt, vet, staticcheck, import boundaries, language of comments and do
 	$(GO) vet ./... $(TOOLS)
 	GOWORK=off $(GO) -C deploy/charttest vet ./...
 	GOWORK=off $(GO) -C deploy/release vet ./...
+	GOWORK=off $(GO) -C perf/conformance vet ./...
+	@if GOWORK=off GOPROXY=off $(GO) -C perf/conformance/kubernetes list -deps -test ./... >/dev/null 2>&1; then \
+		echo "GOWORK=off $(GO) -C perf/conformance/kubernetes vet ./..."; GOWORK=off $(GO) -C perf/conformance/kubernetes vet ./...; \
+	else echo "perf/conformance/kubernetes is left to make conformance: its modules, 660 MB, are not downloaded"; fi
 	@echo "$(GO) tool staticcheck ./... $(TOOLS)"; \
 	out=$$($(GO) tool staticcheck ./... $(TOOLS)); status=$$?; \
 	left=$$(grep -v 'core/v1\.Endpoint[A-Za-z]* is deprecated' <<<"$$out"); \

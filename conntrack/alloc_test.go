@@ -105,7 +105,7 @@ func TestRunAgesUntilItsContextEnds(t *testing.T) {
 	w.Offline()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	done := make(chan struct{})
-	go func() { tab.Run(ctx); close(done) }()
+	go func() { tab.Run(ctx, time.Tick(time.Millisecond)); close(done) }()
 	for tab.Flows() != 0 && ctx.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
@@ -125,7 +125,7 @@ func TestAClosedTableIsEmpty(t *testing.T) {
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	for _, f := range []func(){
-		func() { tab.Run(ctx) },
+		func() { tab.Run(ctx, time.Tick(time.Millisecond)) },
 		func() {
 			for ctx.Err() == nil {
 				tab.Range(func(r Ref) bool {

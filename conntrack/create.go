@@ -8,33 +8,36 @@ import (
 	"github.com/weirlb/weir/conntrack/flowstate"
 )
 
-// NewFlow describes a new connection for Create.
+// NewFlow describes a new connection for Create. Its size counts: a caller has several, each in
+// cache lines of its own.
 type NewFlow struct {
 	Client     Key            // of the packet as received: client to frontend
 	Endpoint   netip.AddrPort // where it goes
 	EndpointID uint32         // the caller's number of it
 	ServiceID  uint32
-	Mode       Mode
 	// NextHop is the word for packets to the endpoint, as of [Table.NextHop]; 0: not known.
 	NextHop uint64
 	// SNAT is the source address for ModeNAT, and of the outer header for
 	// ModeIPIP and ModeGUE (which may do without). PortLo to PortHi is the range,
-	// both ends included, of which ModeNAT takes a port.
+	// both ends included, of which ModeNAT takes a port that is not in Except. A range whose end is
+	// below its begin goes on at FirstPort behind port 65535.
 	SNAT           netip.Addr
+	Except         *PortSet
 	PortLo, PortHi uint16
-	// Seq and TSval are those of the SYN (see [Timestamp]): they decide whether an
-	// endpoint in TIME_WAIT would take it.
-	Seq   uint32
-	TSval uint32
-	HasTS bool
+	Mode           Mode
+	HasTS          bool
 	// Established says that the connection is known to be older than the table:
 	// TCP without a SYN, in the modes that can take that up.
 	Established bool
 	// Watched sets FlagWatched, where there is a reverse entry.
 	Watched bool
+	// Seq and TSval are those of the SYN (see [Timestamp]): they decide whether an
+	// endpoint in TIME_WAIT would take it.
+	Seq   uint32
+	TSval uint32 // if HasTS
+	Tick  uint32
 	// Keep says whose SNAT ports the connection leaves alone.
 	Keep Keep
-	Tick uint32
 
 	prefetched prefetched
 }

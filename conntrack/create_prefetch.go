@@ -1,6 +1,9 @@
 package conntrack
 
-import "math/bits"
+import (
+	"math/bits"
+	"sync/atomic"
+)
 
 // prefetched is a new connection's part that is known before Create touches the table: it
 // tells which lines of memory Create needs.
@@ -45,22 +48,57 @@ func (w *Worker) PickPort(f *NewFlow) {
 	if f.Mode != ModeNAT || !f.hasPorts() {
 		return
 	}
-	d.port, d.picked = f.portAt(d.group, t.ports.cursor(d.group).at.Add(1)), true
+	at := &t.ports.cursor(d.group).at
+	if d.port = f.portAt(d.group, at.Add(1)); f.Except.Has(d.port) {
+		if d.port, _ = f.nextPort(d.group, at); d.port == 0 {
+			return
+		}
+	}
+	d.picked = true
 	setDstPort(&d.reverse, d.port)
 	d.first = t.Hash(&d.reverse)
 	setDstPort(&d.reverse, 0)
 	prefetchBuckets(&t.index.buckets[0], uint64(len(t.index.buckets)), &d.first, 1)
 }
 
-func (f *NewFlow) hasPorts() bool { return f.PortLo != 0 && f.PortLo <= f.PortHi }
+// FirstPort is where a range goes on that ends below its begin: the first of the user ports
+// (RFC 6335).
+const FirstPort = 1024
+
+func (f *NewFlow) hasPorts() bool {
+	return f.PortLo != 0 && (f.PortLo <= f.PortHi || f.PortHi >= FirstPort)
+}
 
 // ports is the number of ports in the range.
-func (f *NewFlow) ports() uint32 { return uint32(f.PortHi) - uint32(f.PortLo) + 1 }
+func (f *NewFlow) ports() uint32 {
+	n := uint32(f.PortHi) - uint32(f.PortLo) + 1
+	if f.PortHi < f.PortLo {
+		n += 1<<16 - FirstPort
+	}
+	return n
+}
 
 // portAt returns the port at a step of a group's rotation. Each group begins elsewhere in
 // the range (RFC 6056, algorithm 4).
 func (f *NewFlow) portAt(group uint64, step uint32) uint16 {
-	return uint16(uint32(f.PortLo) + (uint32(group>>16)+step)%f.ports())
+	port := uint32(f.PortLo) + (uint32(group>>16)+step)%f.ports()
+	if port >= 1<<16 {
+		port -= 1<<16 - FirstPort
+	}
+	return uint16(port)
+}
+
+// nextPort moves a rotation on to the next port that is not in Except, by so many steps. The port is
+// 0 if all of the range are.
+func (f *NewFlow) nextPort(group uint64, at *atomic.Uint32) (port uint16, steps uint32) {
+	for n := f.ports(); steps < n; {
+		port = f.portAt(group, at.Add(1))
+		steps++
+		if !f.Except.Has(port) {
+			return port, steps
+		}
+	}
+	return 0, steps
 }
 
 func (p *ports) cursor(group uint64) *cursor { return &p.cursors[group%uint64(len(p.cursors))] }

@@ -5,31 +5,32 @@ import (
 	"time"
 )
 
-// In a tick Run looks, in place of late workers, at 1 in lateShare of all connections, or
+// RunEvery is how often Run is to be told to look.
+const RunEvery = time.Second / 4
+
+// At a look Run looks, in place of late workers, at 1 in lateShare of all connections, or
 // at lateLeast. The former is a sweep in a second.
 const (
-	lateShare = TicksPerSecond
-	lateLeast = 4096
+	lateShare = int(time.Second / RunEvery)
+	lateLeast = 16384
 )
 
-// Run is the table's control goroutine, until ctx ends. It notes the time for the process that
+// Run is the table's control goroutine, until ctx ends. It looks when ticks says so. It notes the time for the process that
 // restores the table, and frees connections that control goroutines have deleted. It ages those
 // that workers have left for two seconds: all workers are stuck, or they are too few for their
 // rounds to suffice.
-func (t *Table) Run(ctx context.Context) {
+func (t *Table) Run(ctx context.Context, ticks <-chan time.Time) {
 	collapsed := make(chan struct{})
 	go func() {
 		defer close(collapsed)
 		t.collapse(ctx)
 	}()
 	defer func() { <-collapsed }()
-	ticker := time.NewTicker(time.Second / TicksPerSecond)
-	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-ticks:
 			t.sweep(t.Tick(), lateTicks, max(lateLeast, int(t.bound.Load())/lateShare))
 		}
 	}

@@ -51,6 +51,9 @@ func (w *Worker) linkReverse(conn uint32, f *NewFlow) linkResult {
 	d := &f.prefetched
 	if !d.picked {
 		w.PickPort(f)
+		if !d.picked {
+			return linkNoPort
+		}
 	}
 	d.picked = false
 	setDstPort(key, d.port)
@@ -100,8 +103,8 @@ func (w *Worker) searchPort(conn uint32, f *NewFlow, m *shortage, keep Keep, kno
 		}
 	}
 	best := candidate{class: portInUse}
-	looked, behind := uint32(0), uint32(0)
-	for port := f.prefetched.port; ; port = f.portAt(group, at.Add(1)) {
+	looked, moved, behind := uint32(0), uint32(0), uint32(0)
+	for port := f.prefetched.port; port != 0; {
 		setDstPort(key, port)
 		h := t.Hash(key)
 		r := t.index.find(h, key)
@@ -110,7 +113,6 @@ func (w *Worker) searchPort(conn uint32, f *NewFlow, m *shortage, keep Keep, kno
 			return w.linkPort(conn, h, f)
 		}
 		looked++
-		behind++
 		if t.consider(&best, r, f) {
 			best.port, behind = port, 0
 		}
@@ -118,16 +120,19 @@ func (w *Worker) searchPort(conn uint32, f *NewFlow, m *shortage, keep Keep, kno
 			break
 		}
 		if looked == looksBefore && known && keep != KeepNothing {
-			at.Add(1 - looked)
+			at.Add(-moved)
 			at = &m.hand
 		}
+		var steps uint32
+		port, steps = f.nextPort(group, at)
+		moved, behind = moved+steps, behind+steps
 	}
 	m.noFresh(looked, n, f.Tick, known)
 	if best.class > keep.last() {
 		m.spend(keep, looked, f.Tick)
 		t.ports.shortUntil.Store(f.Tick + 1)
 		if keep != KeepNothing && at == rotation && (known || n <= scanFresh) {
-			at.Add(1 - looked)
+			at.Add(-moved)
 		}
 		return linkNoPort
 	}

@@ -69,8 +69,9 @@ func (p *Ports) key(port uint16) *Key {
 // translatedFrom appends the connections that have a port of the range. Preconditions: the
 // caller is online.
 func (t *Table) translatedFrom(p *Ports, refs []Ref) []Ref {
-	for port := uint32(p.Lo); port <= uint32(p.Hi); port++ {
-		k := p.key(uint16(port))
+	f := NewFlow{PortLo: p.Lo, PortHi: p.Hi}
+	for i := range f.ports() {
+		k := p.key(f.portAt(0, i))
 		if r := t.index.find(t.Hash(k), k); r != 0 {
 			refs = append(refs, r)
 		}

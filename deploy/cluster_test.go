@@ -5,7 +5,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -254,40 +253,17 @@ func (n *node) inCluster(c *sandbox, s *site) {
 		}
 	}
 	c.Mounts = append(c.Mounts, mount{From: account, To: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true})
-	l, err := n.Edge.Edge.Listen("tcp", "127.0.0.1:0")
+	at, err := n.Forward(n.Edge.Edge, "127.0.0.1:0", func(net.Conn) (net.Conn, error) {
+		return net.Dial("tcp", strings.TrimPrefix(s.cluster.Server, "https://"))
+	})
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.OnClose(l.Close)
-	go relay(l, strings.TrimPrefix(s.cluster.Server, "https://"))
-	_, port, err := net.SplitHostPort(l.Addr().String())
+	_, port, err := net.SplitHostPort(at.String())
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	c.Env = append(c.Env, "KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT="+port)
-}
-
-// relay carries every connection that l accepts to an address outside.
-func relay(l net.Listener, to string) {
-	for {
-		in, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer in.Close()
-			out, err := net.Dial("tcp", to)
-			if err != nil {
-				return
-			}
-			defer out.Close()
-			go func() {
-				_, _ = io.Copy(out, in)
-				_ = out.(*net.TCPConn).CloseWrite()
-			}()
-			_, _ = io.Copy(in, out)
-		}()
-	}
 }
 
 // The pod, with the base's own configuration, rights and account, serves what

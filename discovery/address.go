@@ -22,9 +22,9 @@ func ParseAddr(s string) (netip.Addr, bool) {
 	return a.Unmap(), a.Zone() == ""
 }
 
-// specialAddr says why traffic must not be sent to a or taken for it, "" when
+// SpecialAddr says why traffic must not be sent to a or taken for it, "" when
 // nothing is wrong with it. The wording is the API server's.
-func specialAddr(a netip.Addr) string {
+func SpecialAddr(a netip.Addr) string {
 	switch {
 	case a.IsUnspecified():
 		return fmt.Sprintf("may not be unspecified (%v)", a)
@@ -48,7 +48,7 @@ func checkAddr(s string) (netip.Addr, string) {
 	if !ok {
 		return a, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 	}
-	return a, specialAddr(a)
+	return a, SpecialAddr(a)
 }
 
 // invalid, duplicate, notSupported and required word a complaint as the API

@@ -52,9 +52,9 @@ type annotationOptions struct {
 	warnings    []string
 }
 
-// parseAnnotations reads the annotations of a Service with these ports. externalLocal is true under
-// externalTrafficPolicy: Local.
-func parseAnnotations(annotations map[string]string, externalLocal bool, ports []Port) annotationOptions {
+// parseAnnotations reads the annotations of a Service with these ports, of which spec is those of the
+// document. externalLocal is true under externalTrafficPolicy: Local.
+func parseAnnotations(annotations map[string]string, externalLocal bool, ports []Port, spec []corev1.ServicePort) annotationOptions {
 	var w annotationOptions
 	if v, ok := annotations[AnnotationTopologyKeys]; ok {
 		w.keys = splitList(v)
@@ -85,6 +85,7 @@ func parseAnnotations(annotations map[string]string, externalLocal bool, ports [
 	w.readOptions(annotations)
 	w.warnings = unknownAnnotations(annotations, serviceAnnotations)
 	w.readHealthCheck(annotations[AnnotationHealthCheck], ports)
+	w.readPortRange(annotations[AnnotationPortRange], spec)
 	return w
 }
 
@@ -93,7 +94,7 @@ const prefix = "weir.dev/"
 
 // serviceAnnotations are those that a Service may have.
 var serviceAnnotations = func() []string {
-	out := []string{AnnotationTopologyKeys, AnnotationTrafficDistribution, AnnotationMinReadyPercent, AnnotationHealthCheck}
+	out := []string{AnnotationTopologyKeys, AnnotationTrafficDistribution, AnnotationMinReadyPercent, AnnotationHealthCheck, AnnotationPortRange}
 	for _, a := range optionAnnotations {
 		out = append(out, a.name)
 	}

@@ -32,6 +32,8 @@ type Port struct {
 	Port      uint16
 	NodePort  uint16              // 0: none
 	Endpoints []topology.Endpoint // sorted by address, then port; each once
+	// Unresolved is true if a slice has endpoints by name, and nothing resolves them (NoNames).
+	Unresolved bool
 }
 
 // Service is a Service as the data path needs it: immutable once handed

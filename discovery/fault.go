@@ -75,7 +75,7 @@ func omitted(kind FaultKind, more int) Fault {
 func (svc *Service) noSlicesFault(m *merging) {
 	if m.store.opts.Complete && len(m.sources) == 0 {
 		svc.Faults = append(slices.Clip(svc.Faults), Fault{FaultNoSlices, "", fmt.Sprintf(
-			"no EndpointSlice has the label %s: %s; an EndpointSlice without endpoints states that this is meant", discoveryv1.LabelServiceName, svc.Name.Name)})
+			"no valid EndpointSlice has the label %s: %s; an EndpointSlice without endpoints states that this is meant", discoveryv1.LabelServiceName, svc.Name.Name)})
 	}
 }
 
@@ -85,7 +85,7 @@ func (svc *Service) portNameFaults(m *merging) {
 	var names string
 	count := 0
 	for i := range svc.Ports {
-		if len(m.matches[i]) > 0 {
+		if len(m.matches[i]) > 0 || m.named(portID{svc.Ports[i].Name, svc.Ports[i].Protocol}) {
 			continue
 		}
 		if count == 0 {
@@ -105,16 +105,25 @@ func (svc *Service) portNameFaults(m *merging) {
 	}
 }
 
+// named reports whether a slice of names has the port, which counts before there is an answer.
+func (m *merging) named(id portID) bool {
+	return slices.ContainsFunc(m.sources, func(d *sliceData) bool { return d.named.has(id) })
+}
+
 // portNames are the first port names of the sources with endpoints. any is false if there is no
 // such source.
 func (m *merging) portNames() (text string, any bool) {
 	seen := map[portID]bool{}
 	for _, d := range m.sources {
-		if len(d.endpoints) == 0 || d.byName {
+		ports := d.ports
+		switch {
+		case d.named != nil && len(d.named.hosts) > 0: // whatever the answers are
+			ports = d.named.ports
+		case len(d.endpoints) == 0 || d.byName:
 			continue
 		}
 		any = true
-		for _, sp := range d.ports {
+		for _, sp := range ports {
 			seen[sp.portID] = true
 		}
 	}

@@ -20,6 +20,8 @@ type Limits struct {
 	Frontends Limit
 	// Endpoints counts an endpoint once for each Service port.
 	Endpoints Limit
+	// Names counts the endpoints that names stand for, once for each slice and port number of it.
+	Names Limit
 }
 
 // Limit is the size of a store, and the part that a namespace and a Service may take; 0 is no
@@ -27,10 +29,10 @@ type Limits struct {
 type Limit struct{ Total, Namespace, Service int }
 
 // demand is what a Service takes of the stores.
-type demand struct{ frontends, endpoints int }
+type demand struct{ frontends, endpoints, named int }
 
 func (d demand) plus(o demand, by int) demand {
-	return demand{d.frontends + by*o.frontends, d.endpoints + by*o.endpoints}
+	return demand{d.frontends + by*o.frontends, d.endpoints + by*o.endpoints, d.named + by*o.named}
 }
 
 // demands are those of all Services that are within the limits of a Service.
@@ -50,10 +52,11 @@ type resource struct {
 	of    func(demand) int
 }
 
-func (d *demands) resources() [2]resource {
-	return [2]resource{
+func (d *demands) resources() [3]resource {
+	return [3]resource{
 		{"frontends", d.limits.Frontends, func(d demand) int { return d.frontends }},
 		{"endpoints of Service ports", d.limits.Endpoints, func(d demand) int { return d.endpoints }},
+		{"endpoints by name", d.limits.Names, func(d demand) int { return d.named }},
 	}
 }
 
@@ -69,7 +72,7 @@ func (s *Store) weigh(svc *service) {
 			svc.use = s.opts.Use(&sp.svc)
 		}
 		if svc.use.Endpoints {
-			d = demand{svc.use.Frontends, s.countEndpoints(svc)}
+			d = demand{svc.use.Frontends, s.countEndpoints(svc), svc.countNamed()}
 		}
 		for _, r := range s.demands.resources() {
 			if svc.tooLarge == "" && exceeds(r.of(d), r.limit.Service) {
@@ -89,7 +92,18 @@ func (s *Store) countEndpoints(svc *service) (n int) {
 	svc.matches = matchPorts(svc.spec.svc.Ports, sources)
 	for _, list := range svc.matches {
 		for _, m := range list {
-			n += len(sources[m.source].endpoints)
+			if d := sources[m.source]; !d.byName {
+				n += len(d.endpoints)
+			}
+		}
+	}
+	for _, d := range sources {
+		if d.named == nil {
+			continue
+		}
+		svc.matches = nil // endpoints of names are made once there is room for them
+		for i := range svc.spec.svc.Ports {
+			n += d.named.count(portID{svc.spec.svc.Ports[i].Name, svc.spec.svc.Ports[i].Protocol})
 		}
 	}
 	return n
@@ -212,10 +226,12 @@ func (s *Store) Merged(name ServiceName) *Service {
 	if svc == nil || svc.spec == nil || svc.out == nil || !svc.out.Unused {
 		return s.Service(name)
 	}
-	if exceeds(s.countEndpoints(svc), s.demands.limits.Endpoints.Service) {
+	if exceeds(s.countEndpoints(svc), s.demands.limits.Endpoints.Service) || exceeds(svc.countNamed(), s.demands.limits.Names.Service) {
 		svc.matches = nil
 		return svc.out
 	}
+	s.makeNamed(svc, true)
+	defer s.makeNamed(svc, false) // nothing here needs them
 	return s.mergeEndpoints(svc)
 }
 

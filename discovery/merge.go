@@ -27,7 +27,9 @@ type candidate struct {
 // merge makes the Service that svc's objects add up to, without endpoints if nothing here
 // needs them.
 func (s *Store) merge(svc *service) *Service {
-	if svc.use.Endpoints && svc.refusal() == "" {
+	sp, served := &svc.spec.svc, svc.use.Endpoints && svc.refusal() == ""
+	s.makeNamed(svc, served && !sp.Headless && !sp.ExternalName && sp.Unsupported == "")
+	if served {
 		return s.mergeEndpoints(svc)
 	}
 	svc.matches = nil
@@ -139,7 +141,12 @@ func (m *merging) port(svc *Service, i int) (otherFamily Families) {
 	for _, x := range m.matches[i] {
 		all = m.sources[x.source].candidates(all, x.source, x.port)
 	}
-	all = m.withoutRefused(svc, all)
+	if len(all) > 0 {
+		if all = m.withoutRefused(svc, all); len(all) == 0 && m.refused <= maxErrors {
+			m.refused++
+			svc.Warnings = append(svc.Warnings, fmt.Sprintf("port %q has no endpoint: all addresses that its names lead to are refused", svc.Ports[i].Name))
+		}
+	}
 	if svc.Families != 0 && svc.Families != IPv4|IPv6 {
 		all = slices.DeleteFunc(all, func(c candidate) bool {
 			f := c.family()
@@ -166,6 +173,10 @@ func (m *merging) port(svc *Service, i int) (otherFamily Families) {
 	}
 	s.scratch = all[:0]
 	svc.Ports[i].Endpoints = out
+	if _, none := s.opts.Names.(NoNames); none {
+		id := portID{svc.Ports[i].Name, svc.Ports[i].Protocol}
+		svc.Ports[i].Unresolved = slices.ContainsFunc(m.sources, func(d *sliceData) bool { return d.named.has(id) && len(d.named.hosts) > 0 })
+	}
 	return otherFamily
 }
 
@@ -313,7 +324,8 @@ func samePolicy(a, b *topology.Policy) bool {
 
 // sameSpec compares all but the endpoints.
 func (p *Port) sameSpec(q *Port) bool {
-	return p.Name == q.Name && p.Protocol == q.Protocol && p.Port == q.Port && p.NodePort == q.NodePort
+	return p.Name == q.Name && p.Protocol == q.Protocol && p.Port == q.Port && p.NodePort == q.NodePort &&
+		p.Unresolved == q.Unresolved
 }
 
 func sameEndpoint(a, b topology.Endpoint) bool {

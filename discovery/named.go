@@ -63,6 +63,10 @@ const (
 	maxMade      = 64 * maxQuestions
 )
 
+// MaxNamed is how many endpoints the names of a node may make in all slices, for Limits.Names: as many as 1,024
+// names with 64 addresses have.
+const MaxNamed = 1 << 16
+
 // namedSlice is the part of an EndpointSlice whose endpoints are names.
 type namedSlice struct {
 	id        objectName
@@ -72,21 +76,32 @@ type namedSlice struct {
 	endpoints []sliceEndpoint // without addresses and nodes
 	nodes     []string        // of the endpoints
 	answers   []NameAnswer    // to the questions
-	// made are the slices that the answers stand for, with the faults of the answers.
+	// made are the slices that the answers stand for, with the faults of the answers, of a Service that has
+	// room for them. They are to be made anew if stale is true.
 	made     []*sliceData
 	warnings []string
+	stale    bool
 }
 
 // names takes a slice of addressType FQDN.
 func (p sliceParser) names(d *sliceData, object string, obj *discoveryv1.EndpointSlice) {
 	n := &namedSlice{id: objectName{obj.Namespace, d.name}}
-	seen, again := map[string]bool{}, ""
+	seen, again, second := map[string]bool{}, "", ""
 	for i := range obj.Endpoints {
 		e := &obj.Endpoints[i]
 		at := index("endpoints", i) + ".addresses"
 		if len(e.Addresses) == 0 {
 			d.refused++
 			d.addError(object, at+": Required value: must contain at least 1 address")
+			continue
+		}
+		if addr, ok := ParseAddr(e.Addresses[0]); ok {
+			d.refused++
+			family := discoveryv1.AddressTypeIPv6
+			if addr.Is4() {
+				family = discoveryv1.AddressTypeIPv4
+			}
+			d.addError(object, invalid(at+"[0]", e.Addresses[0], "this is an address: addressType "+string(family)))
 			continue
 		}
 		host := strings.TrimSuffix(strings.ToLower(e.Addresses[0]), ".")
@@ -102,6 +117,9 @@ func (p sliceParser) names(d *sliceData, object string, obj *discoveryv1.Endpoin
 			continue
 		}
 		seen[host] = true
+		if second == "" {
+			second = passedOver(object, e, i)
+		}
 		n.hosts = append(n.hosts, strings.Clone(host))
 		described, node := p.described(e), ""
 		if nd := described.node; nd != nil {
@@ -110,8 +128,10 @@ func (p sliceParser) names(d *sliceData, object string, obj *discoveryv1.Endpoin
 		}
 		n.endpoints, n.nodes = append(n.endpoints, described), append(n.nodes, node)
 	}
-	if again != "" {
-		d.warnings = append(d.warnings, again)
+	for _, text := range []string{again, second} {
+		if text != "" {
+			d.warnings = append(d.warnings, text)
+		}
 	}
 	n.ports, d.ports = d.ports, nil
 	if n.ask(); len(n.questions) > maxQuestions {
@@ -119,6 +139,11 @@ func (p sliceParser) names(d *sliceData, object string, obj *discoveryv1.Endpoin
 		d.warnings = append(d.warnings, fmt.Sprintf("%s: of a slice at most %d names are resolved", object, maxQuestions))
 	}
 	d.named = n
+}
+
+// has reports whether the slice has a port, number known or not. There may be no slice.
+func (n *namedSlice) has(id portID) bool {
+	return n != nil && slices.ContainsFunc(n.ports, func(sp slicePort) bool { return sp.portID == id })
 }
 
 // ask makes the questions of the slice, in the order of its endpoints, each once.
@@ -156,10 +181,64 @@ func (n *namedSlice) take(names Names) (changed bool) {
 	return changed
 }
 
+// count is how many endpoints of a port the answers stand for.
+func (n *namedSlice) count(id portID) (sum int) {
+	for i := range n.ports {
+		if p := &n.ports[i]; p.portID == id {
+			sum += n.targets(p.service())
+		}
+	}
+	return min(sum, maxMade)
+}
+
+// targets is how many targets the questions of a service have.
+func (n *namedSlice) targets(service string) (sum int) {
+	for i, q := range n.questions {
+		if q.Service == service {
+			sum += len(n.answers[i].Targets)
+		}
+	}
+	return sum
+}
+
+// countNamed is the number of endpoints that the names of a Service stand for.
+func (svc *service) countNamed() (sum int) {
+	for _, d := range svc.slices {
+		if d.named == nil {
+			continue
+		}
+		all := 0
+		for i := range d.named.answers { // ports with a number share the answers, others have their own
+			all += len(d.named.answers[i].Targets)
+		}
+		sum += min(all, maxMade)
+	}
+	return sum
+}
+
+// makeNamed makes the endpoints of the names of a Service which is served, and forgets those of another.
+func (s *Store) makeNamed(svc *service, served bool) {
+	if len(s.named.slices) == 0 {
+		return
+	}
+	for _, d := range svc.slices {
+		n := d.named
+		if n == nil || served && !n.stale {
+			continue
+		}
+		old := n.made
+		n.made, n.warnings, n.stale = nil, nil, !served
+		if served {
+			n.make(svc, s)
+			s.useNamed(svc, n.made, 1)
+		}
+		s.useNamed(svc, old, -1) // after the new ones: nodes that both name stay known
+	}
+}
+
 // make makes the slices that the answers stand for: a slice with the ports that are known, and for each
 // port and number of it, of SRV records, another.
 func (n *namedSlice) make(svc *service, s *Store) {
-	n.made, n.warnings = nil, nil
 	answers := make(map[NameQuestion][]netip.AddrPort, len(n.questions))
 	for i, q := range n.questions {
 		answer := &n.answers[i]
@@ -168,7 +247,7 @@ func (n *namedSlice) make(svc *service, s *Store) {
 			n.warn(fmt.Sprintf("EndpointSlice %s: name %s: %s", n.id, q, text))
 		}
 		for _, t := range answer.Targets {
-			if reason := specialAddr(t.Addr()); reason != "" {
+			if reason := SpecialAddr(t.Addr()); reason != "" {
 				n.warn(fmt.Sprintf("EndpointSlice %s: name %s: %s is refused: %s", n.id, q, t.Addr(), reason))
 				continue
 			}
@@ -241,106 +320,4 @@ func (n *namedSlice) same(o *namedSlice) bool {
 	}
 	return slices.Equal(n.ports, o.ports) && slices.Equal(n.hosts, o.hosts) &&
 		slices.Equal(n.endpoints, o.endpoints) && slices.Equal(n.nodes, o.nodes)
-}
-
-// nameIndex has what concerns the slices of names of a Store: there are few.
-type nameIndex struct {
-	slices map[objectName]*sliceData
-	// byAddr leads from the addresses of names to the Services that have them.
-	byAddr addrIndex
-	// frontends counts the Services that have an address.
-	frontends map[netip.Addr]int
-}
-
-// followNames has the names of a slice resolved, and takes the answers that are there already.
-func (s *Store) followNames(d *sliceData) {
-	if d.named == nil {
-		return
-	}
-	if s.named.slices == nil {
-		s.named.slices, s.named.byAddr = map[objectName]*sliceData{}, addrIndex{}
-	}
-	s.named.slices[d.named.id] = d
-	s.opts.Names.Follow(d.named.id, d.named.questions)
-	d.named.take(s.opts.Names)
-	d.named.make(d.svc, s)
-	s.useNamed(d.svc, d.named.made, 1)
-}
-
-// forgetNames ends that.
-func (s *Store) forgetNames(d *sliceData) {
-	if d.named == nil {
-		return
-	}
-	if s.named.slices[d.named.id] == d { // no other version has followed
-		delete(s.named.slices, d.named.id)
-		s.opts.Names.Follow(d.named.id, nil)
-	}
-	s.useNamed(d.svc, d.named.made, -1)
-}
-
-// useNamed tells the indexes that slices made of answers now count for svc (by is 1) or no longer do (by is -1).
-func (s *Store) useNamed(svc *service, list []*sliceData, by int) {
-	for _, made := range list {
-		s.nodes.addUse(svc, made, by)
-		for i := range made.endpoints {
-			s.named.byAddr.use(made.endpoints[i].addr, svc, by)
-		}
-	}
-}
-
-// NamesChanged takes the answers of Options.Names again, for the next Flush.
-func (s *Store) NamesChanged() {
-	for _, d := range s.named.slices {
-		old := *d.named
-		if !d.named.take(s.opts.Names) {
-			continue
-		}
-		d.named.make(d.svc, s)
-		if slices.Equal(old.warnings, d.named.warnings) && slices.EqualFunc(old.made, d.named.made, (*sliceData).equal) {
-			d.named.made = old.made
-			continue
-		}
-		s.useNamed(d.svc, d.named.made, 1)
-		s.useNamed(d.svc, old.made, -1)
-		s.queue(d.svc)
-	}
-}
-
-// Settle waits for the first answers of Options.Names. It may be called without the lock of the Store. If it
-// returns true, NamesChanged is to be called before the next Flush.
-func (o *Options) Settle() (starts bool) {
-	return o.Names != nil && o.Names.Settle()
-}
-
-// frontendsOf follows the addresses of a Service: by is 1 for those that it has now, -1 for former ones.
-func (s *Store) frontendsOf(sp *spec, by int) {
-	if sp == nil || s.opts.Names == nil {
-		return
-	}
-	if s.named.frontends == nil {
-		s.named.frontends = map[netip.Addr]int{}
-	}
-	for _, list := range [][]netip.Addr{sp.svc.ClusterIPs, sp.svc.LoadBalancerIPs, sp.svc.ExternalIPs} {
-		for _, a := range list {
-			if s.named.frontends[a] += by; s.named.frontends[a] == 0 {
-				delete(s.named.frontends, a)
-			}
-			if p := s.named.byAddr[a]; p != nil {
-				p.each(s.queue)
-			}
-		}
-	}
-}
-
-// refusesNamed says why no name may have an address, "" if it may: who writes a name in the DNS is not
-// who writes the slice.
-func (s *Store) refusesNamed(a netip.Addr) string {
-	switch {
-	case s.nodes.byAddr.owner(a) != nil:
-		return "it is the address of a Node"
-	case s.named.frontends[a] > 0:
-		return "it is the address of a Service"
-	}
-	return ""
 }

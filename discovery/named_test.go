@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // answers are Names of a test.
@@ -73,6 +74,14 @@ func TestEndpointsByName(t *testing.T) {
 	flush()
 	wantWeb(t, s, "http: 10.0.0.2:8080- 10.0.0.9:8080; admin: 10.0.0.1:9000@n1 10.0.0.1:9001@n1")
 	wantErrors(t, web(s).Warnings, "10.0.0.4, which is refused: it is the address of a Service", "10.0.0.3, which is refused: it is the address of a Node")
+	a.set("a.example.com", "10.0.0.4:0")
+	a.set("b.example.com", "10.0.0.3:0")
+	s.DeleteSlice("default", "web-2")
+	flush()
+	wantWeb(t, s, "http:; admin: 10.0.0.1:9000@n1 10.0.0.1:9001@n1")
+	wantErrors(t, web(s).Warnings, "10.0.0.4, which is refused", "10.0.0.3, which is refused", `port "http" has no endpoint: all addresses that its names lead to are refused`)
+	a.set("b.example.com", "10.0.0.2:0", "10.0.0.3:0")
+	s.SetSlice(aSlice("web-2", "web", "http:8080", "10.0.0.9"))
 	s.DeleteService("default", "other")
 	s.DeleteNode("n2")
 	flush()
@@ -87,6 +96,29 @@ func TestEndpointsByName(t *testing.T) {
 	wantWeb(t, s, "http: 10.0.0.9:8080; admin:")
 	if len(a.followed)+len(s.named.slices)+len(s.named.byAddr) > 0 || len(s.nodes.byName) > 0 {
 		t.Errorf("left: %v, %v, %v", a.followed, s.named.slices, s.nodes.byName)
+	}
+}
+
+// Mistakes in a slice of names are told as those in a slice of addresses, before there is an answer.
+func TestMistakesInEndpointsByName(t *testing.T) {
+	a := &answers{map[ServiceName][]NameQuestion{}, map[string][]netip.AddrPort{}}
+	s := NewStore(Options{Names: a, Supported: ^Feature(0)})
+	s.SetService(aService("web", "http:80", "grpc:81"))
+	named := aSlice("web-1", "web", "http:8080 grcp:8081", "a.example.com\nb.example.com")
+	named.AddressType = discoveryv1.AddressTypeFQDN
+	named.Endpoints[0].Addresses = []string{"a.example.com", "c.example.com"}
+	s.SetSlice(named)
+	s.Flush()
+	wantErrors(t, web(s).Warnings, `endpoints[0].addresses[1]: "c.example.com" is not used, as in kube-proxy`)
+	if f := web(s).Faults; len(f) != 1 || f[0].Kind != FaultPortName || !strings.Contains(f[0].Reason, `of the name "grpc"; they have`) {
+		t.Errorf("faults %v", f)
+	}
+	for addr, want := range map[string]string{"10.1.1.1": "addressType IPv4", "2001:db8::1": "addressType IPv6"} {
+		bad := named.DeepCopy()
+		bad.Endpoints[0].Addresses = []string{addr}
+		s.SetSlice(bad)
+		s.Flush()
+		wantErrors(t, web(s).Errors, "endpoints[0].addresses[0]: Invalid value: \""+addr+"\": this is an address: "+want)
 	}
 }
 
@@ -138,5 +170,72 @@ func TestEndpointsByNameAreBounded(t *testing.T) {
 	s.NamesChanged()
 	if up := s.Flush(); up == nil || len(up.Put) != 1 {
 		t.Errorf("with another answer: %+v", up)
+	}
+}
+
+// Endpoints by name have bounds over all slices of a Service, of a namespace and of a node. What they would exceed is
+// not made, and said.
+func TestEndpointsByNameAreBoundedInAll(t *testing.T) {
+	a := &answers{map[ServiceName][]NameQuestion{}, map[string][]netip.AddrPort{}}
+	var targets []string
+	for i := range 10 {
+		targets = append(targets, fmt.Sprintf("10.0.0.%d:0", i+1))
+	}
+	a.set("a.example.com", targets...)
+	s := NewStore(Options{Names: a, Supported: ^Feature(0), Limits: Limits{Names: Limit{Total: 60, Namespace: 40, Service: 30}}})
+	set := func(ns, name string, slices int, created int64) {
+		svc := aService(ns+"/"+name, "http:80")
+		svc.CreationTimestamp = metav1.Unix(created, 0)
+		s.SetService(svc)
+		for i := range slices {
+			d := aSlice(fmt.Sprintf("%s/%s-%d", ns, name, i), name, "http:8080", "a.example.com")
+			d.AddressType = discoveryv1.AddressTypeFQDN
+			s.SetSlice(d)
+		}
+	}
+	expect := func(when string, want ...string) {
+		t.Helper()
+		s.Flush()
+		var got []string
+		for _, svc := range s.All() {
+			got = append(got, fmt.Sprintf("%s %d %s", svc.Name, len(svc.Ports[0].Endpoints), svc.Refused))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s:\n%q, want\n%q", when, got, want)
+		}
+		made := 0
+		for _, d := range s.named.slices {
+			for _, m := range d.named.made {
+				made += len(m.endpoints)
+			}
+		}
+		if made > 60 || made != s.Stats().NamedEndpoints {
+			t.Errorf("%s: %d endpoints are made, %d counted", when, made, s.Stats().NamedEndpoints)
+		}
+	}
+	const (
+		large     = "asks for more than the 30 endpoints by name that a Service may have"
+		namespace = "older Services of the namespace leave too few of the 40 endpoints by name that a namespace may have"
+		node      = "older Services leave too few of the 60 endpoints by name of a node"
+	)
+	set("x", "first", 3, 1)
+	set("x", "large", 4, 2)
+	set("x", "second", 2, 3)
+	set("x", "third", 1, 4)
+	set("y", "fourth", 3, 5)
+	expect("at first", "x/first 10 ", "x/large 0 "+large, "x/second 0 "+namespace, "x/third 10 ", "y/fourth 0 "+node)
+	a.set("a.example.com", targets[:5]...)
+	s.NamesChanged()
+	expect("with fewer addresses", "x/first 5 ", "x/large 5 ", "x/second 0 "+namespace, "x/third 5 ", "y/fourth 5 ")
+	s.DeleteService("x", "first")
+	s.DeleteService("x", "large")
+	expect("without older Services", "x/second 5 ", "x/third 5 ", "y/fourth 5 ")
+	for _, svc := range []string{"x/second", "x/third", "y/fourth"} {
+		ns, name := split(svc)
+		s.DeleteService(ns, name)
+	}
+	expect("without Services")
+	if len(s.named.byAddr) > 0 || s.demands.total != (demand{}) {
+		t.Errorf("left: %v, %+v", s.named.byAddr, s.demands.total)
 	}
 }

@@ -65,7 +65,7 @@ func (ns *nodes) set(n *corev1.Node) {
 		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
 			continue
 		}
-		if ip, ok := ParseAddr(a.Address); ok && specialAddr(ip) == "" {
+		if ip, ok := ParseAddr(a.Address); ok && SpecialAddr(ip) == "" {
 			addrs = append(addrs, ip)
 		}
 	}

@@ -32,9 +32,15 @@ const (
 	// second. 0 is no limit.
 	AnnotationMaxConnections = "weir.dev/max-connections"
 	AnnotationNewConnections = "weir.dev/new-connections-per-second"
+	// AnnotationDenyLists are names of deny lists of the node, separated by commas: clients on one
+	// of them begin no connection.
+	AnnotationDenyLists = "weir.dev/deny-lists"
 	// AnnotationQUICConnectionID says where a QUIC connection ID names the
 	// server: "OFFSET,LENGTH" in bytes, or "quic-lb,LENGTH".
 	AnnotationQUICConnectionID = "weir.dev/quic-cid"
+	// AnnotationPortRange is "FIRST-LAST", ports that contain that of the Service's only port: the
+	// load balancer addresses serve all of them, each at the same port of the endpoints.
+	AnnotationPortRange = "weir.dev/port-range"
 	// AnnotationMSSClamp is auto, off, or the largest TCP segment in bytes.
 	AnnotationMSSClamp = "weir.dev/mss-clamp"
 	// AnnotationHealthCheck is a check of the endpoints, as package probe reads it.
@@ -88,11 +94,21 @@ type ServiceOptions struct {
 	SlowStart               time.Duration
 	MaxConnections          uint32 // 0: no limit
 	NewConnectionsPerSecond uint32 // 0: no limit
+	DenyLists               string // their names, in order, separated by commas
 	QUICConnectionID        QUICConnectionID
 	MSSClamp                uint16       // 0: off
 	HealthCheck             *probe.Check // nil: none
 	HealthCheckClosed       bool         // no endpoint is used if all fail
 	NoPassiveCheck          bool
+	PortRange               PortRange
+}
+
+// PortRange is the ports from First to Last, which is above First. The zero value is none.
+type PortRange struct{ First, Last uint16 }
+
+// Contains reports whether a port is in the range.
+func (r PortRange) Contains(port uint16) bool {
+	return r.Last != 0 && r.First <= port && port <= r.Last
 }
 
 func (o ServiceOptions) equal(p ServiceOptions) bool {
@@ -108,6 +124,7 @@ const (
 	minMSS        = 536 // the MSS that every IPv4 host accepts (RFC 9293 section 3.7.1)
 	maxMSS        = 65495
 	maxCIDLength  = 20 // RFC 9000 section 17.2
+	maxDenyLists  = 16
 	maxServerID   = 15 // draft-ietf-quic-load-balancers section 3
 	supportedLB   = `"least-conn", "maglev", "random"`
 	supportedGone = `"drop", "keep", "reset"`
@@ -149,6 +166,7 @@ var optionAnnotations = []struct {
 	{AnnotationWeight, false, (*annotationOptions).readWeights},
 	{AnnotationMaxConnections, true, func(w *annotationOptions, text string) string { return limit(&w.opts.MaxConnections, text) }},
 	{AnnotationNewConnections, true, func(w *annotationOptions, text string) string { return limit(&w.opts.NewConnectionsPerSecond, text) }},
+	{AnnotationDenyLists, true, (*annotationOptions).readDenyLists},
 	{AnnotationQUICConnectionID, false, (*annotationOptions).readConnectionID},
 	{AnnotationMSSClamp, false, (*annotationOptions).readMSS},
 	{AnnotationHealthCheckFail, false, func(w *annotationOptions, text string) string {
@@ -179,6 +197,21 @@ func (w *annotationOptions) readMode(text string) string {
 		return unsupportedValue(text, `"dnat", "gue", "ipip", "l2dsr", "nat"`)
 	}
 	w.opts.ForwardingMode = text
+	return ""
+}
+
+func (w *annotationOptions) readDenyLists(text string) string {
+	names := strings.Split(text, ",")
+	for i, name := range names {
+		if names[i] = strings.TrimSpace(name); names[i] == "" {
+			return invalidValue(text, "must be names of deny lists, separated by commas")
+		}
+	}
+	if len(names) > maxDenyLists {
+		return invalidValue(text, fmt.Sprintf("must be at most %d lists", maxDenyLists))
+	}
+	slices.Sort(names)
+	w.opts.DenyLists = strings.Join(slices.Compact(names), ",")
 	return ""
 }
 

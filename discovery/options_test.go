@@ -37,6 +37,9 @@ func TestOptionsOfAService(t *testing.T) {
 		{AnnotationPassiveHealthCheck, "off", ServiceOptions{NoPassiveCheck: true}, "", false},
 		{AnnotationPassiveHealthCheck, "on", ServiceOptions{}, `supported values: "auto", "off"`, false},
 		{AnnotationMaxConnections, "1000", ServiceOptions{MaxConnections: 1000}, "", false},
+		{AnnotationDenyLists, "b, a,b", ServiceOptions{DenyLists: "a,b"}, "", false},
+		{AnnotationDenyLists, "a,,b", ServiceOptions{}, "must be names of deny lists", true},
+		{AnnotationDenyLists, strings.Repeat("a,", 16) + "a", ServiceOptions{}, "must be at most 16 lists", true},
 		{AnnotationMaxConnections, "many", ServiceOptions{}, "must be a number between 0 and", true},
 		{AnnotationNewConnections, "50", ServiceOptions{NewConnectionsPerSecond: 50}, "", false},
 		{AnnotationNewConnections, "-50", ServiceOptions{}, "must be a number between 0 and", true},
@@ -222,7 +225,7 @@ func FuzzOptions(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, a := range optionAnnotations {
-			w := parseAnnotations(map[string]string{a.name: text}, false, nil)
+			w := parseAnnotations(map[string]string{a.name: text}, false, nil, nil)
 			o := &w.opts
 			if c := o.QUICConnectionID; int(c.Offset)+int(c.Length) > maxCIDLength || c.Marked && c.Length == 0 {
 				t.Errorf("%q: %+v", text, c)

@@ -65,13 +65,16 @@ func parseService(obj *corev1.Service, good *spec, opts *Options) *spec {
 		last.svc.Errors, last.svc.Created, last.valid = p.errors, sp.svc.Created, false
 		return &last
 	}
-	sp.annotations = parseAnnotations(obj.Annotations, sp.svc.Policy.ExternalLocal, sp.svc.Ports)
+	sp.annotations = parseAnnotations(obj.Annotations, sp.svc.Policy.ExternalLocal, sp.svc.Ports, obj.Spec.Ports)
 	if w := sp.annotations; len(w.errors) > 0 && good != nil {
 		sp.annotations = good.annotations
 		sp.annotations.checkKeys(sp.svc.Policy.ExternalLocal)
 		sp.annotations.errors = w.errors
 	}
 	p.out.Warnings = append(p.out.Warnings, sp.annotations.warnings...)
+	if sp.annotations.opts.PortRange.Last != 0 && obj.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		p.out.Warnings = append(p.out.Warnings, fmt.Sprintf("%s: is for the addresses of spec.type LoadBalancer, and has no effect with %s", annotationPath(AnnotationPortRange), cmp.Or(obj.Spec.Type, corev1.ServiceTypeClusterIP)))
+	}
 	p.setAnnotations(&sp.annotations)
 	sp.svc.Unsupported = p.unsupported
 	sp.valid = len(p.errors)+len(sp.annotations.errors) == 0

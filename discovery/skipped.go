@@ -101,5 +101,6 @@ type Stats struct {
 	Slices           int // with an owner, FQDN too
 	Mirrored         int // Services served from a legacy Endpoints object
 	FQDNSlices       int // skipped: addresses that are names
+	NamedEndpoints   int // that names stand for, of Services that are served
 	RefusedEndpoints int // addresses that must not be sent to
 }

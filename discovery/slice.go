@@ -148,8 +148,8 @@ func (p sliceParser) slice(obj *discoveryv1.EndpointSlice) *sliceData {
 			continue
 		}
 		d.endpoints = append(d.endpoints, e)
-		if more := obj.Endpoints[i].Addresses[1:]; len(more) > 0 && second == "" {
-			second = fmt.Sprintf("%s: %s.addresses[1]: %s is not used, as in kube-proxy: the first address of an endpoint counts", object, index("endpoints", i), quote(more[0]))
+		if second == "" {
+			second = passedOver(object, &obj.Endpoints[i], i)
 		}
 	}
 	if second != "" {
@@ -157,6 +157,15 @@ func (p sliceParser) slice(obj *discoveryv1.EndpointSlice) *sliceData {
 	}
 	d.addOmittedCount(object)
 	return d
+}
+
+// passedOver is the warning of an endpoint with a second address, "" with one.
+func passedOver(object string, e *discoveryv1.Endpoint, i int) string {
+	if len(e.Addresses) < 2 {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s.addresses[1]: %s is not used, as in kube-proxy: the first address of an endpoint counts",
+		object, index("endpoints", i), quote(e.Addresses[1]))
 }
 
 // ports takes the ports that a Service port can be matched with. Without a number a port of names is that of

@@ -336,6 +336,7 @@ func (s *Store) Flush() *Update {
 // flush puts a Service into up if it differs from before.
 func (s *Store) flush(svc *service, up *Update) {
 	if svc.spec == nil {
+		s.makeNamed(svc, false)
 		if svc.out != nil {
 			svc.out = nil
 			s.stats.Services--

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/weirlb/weir/lb/localports"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/table"
@@ -17,7 +18,7 @@ func TestSNATSourcesOfAddresses(t *testing.T) {
 		netip.PrefixFrom(node4, 32): {Kind: route.Host, Local: true, MTU: 1500},
 		netip.PrefixFrom(snat4, 24): {Kind: route.Attached, MTU: 1500},
 	}, nil)
-	ss := &sources{router: router, lo: 61000, hi: 65535}
+	ss := &sources{router: router, ports: sharedPorts{configured: localports.Range{Lo: 61000, Hi: 65535}, byFlow: errNotAttached}}
 	shared := snat.Source{Addr: node4, Lo: 61000, Hi: 65535, Shared: true}
 	if got := ss.configured(node4); got != shared {
 		t.Errorf("an address of the node: %v, want %v", got, shared)
@@ -26,14 +27,14 @@ func TestSNATSourcesOfAddresses(t *testing.T) {
 		t.Errorf("an address of Weir's own: %v", got)
 	}
 
-	cfg := snat.Config{Lo: 61000, Hi: 65535, Pool: []snat.Source{snat.Exclusive(snat4)}}
+	pool := []snat.Source{snat.Exclusive(snat4)}
 	want := map[netip.Addr]snat.Source{snat4: snat.Exclusive(snat4)}
 	for _, a := range router.Sources() {
 		if a != snat4 {
 			want[a] = snat.Source{Addr: a, Lo: 61000, Hi: 65535, Shared: true}
 		}
 	}
-	if got := ss.wanted(&cfg); !maps.Equal(got, want) {
+	if got := ss.wanted(pool); !maps.Equal(got, want) {
 		t.Errorf("wanted %v, want %v", got, want)
 	}
 }

@@ -37,7 +37,8 @@ func (l *LB) Apply(put []table.Service, del []string, prepared *table.Change) er
 		return errors.Join(append(errs, err)...)
 	}
 	l.counts.follow(l.flows, l.tables, put, del)
-	errs = append(errs, l.frontends.Add(ch.Added))
+	errs = append(errs, l.frontends.Add(ch.Added), l.frontends.Change(ch.Changed))
+	l.denials.follow(&ch)
 
 	l.reassign.Follow(&ch)
 	errs = append(errs,
@@ -85,6 +86,11 @@ func (l *LB) takeTraffic() error {
 			break
 		}
 	}
+	if err := l.denials.drop(); err != nil {
+		l.log.Warn("the packet loop alone drops packets of denied clients", "err", err)
+	}
+	l.sources.ports.choose(errors.Join(errs...), l.log)
+	errs = append(errs, l.refreshAddresses())
 	l.serves.Store(true)
 	_ = l.steer.Hold(l.holdTime()) // Run repeats it, at first up to holdEvery later, and logs errors
 	l.cfg.Phases.End("attachment")
@@ -122,7 +128,11 @@ func (l *LB) awaitProgram() error {
 // attach attaches the interfaces, and lets the kernel forward.
 func (l *LB) attach() error {
 	if l.cache.off != nil {
-		return l.ports.Attach()
+		var err error
+		if l.restored > 0 && l.sources.ports.keepFormer() {
+			err = l.refreshAddresses()
+		}
+		return errors.Join(err, l.ports.Attach())
 	}
 	err := errors.Join(l.cache.publish(l.ports), l.ports.Attach(), l.cache.publish(l.ports))
 	l.cache.kernel.SetOn(true)
@@ -134,6 +144,7 @@ func (l *LB) attach() error {
 // removed without a grace.
 func (l *LB) restoreFlows() {
 	l.restored = l.reassign.Restore(l.cache.kernel != nil && l.cfg.EndpointRemovalGrace == 0, l.frontends.Adopt)
+	l.denials.end(l.flows)
 	if l.restored > 0 {
 		l.log.Info("carrying on with the flows of the last process", "flows", l.restored)
 	}

@@ -7,8 +7,9 @@
 //	cache.go         the kernel forwards packets of established flows
 //	observe.go       captures and traces
 //	services.go      counters per Service
+//	deny.go          clients that may begin no flow
 //	vip.go           addresses that Weir alone has
-//	sources.go       SNAT sources
+//	sources.go       SNAT sources; sharedports.go: their ports on addresses of the node
 //	clientroutes.go  routes of the node's own clients; hostpaths.go: paths of endpoints behind the kernel
 //	lb.go            all of that, and Close
 //	open.go          New
@@ -70,8 +71,13 @@ type Config struct {
 	// CPUs are those to pin workers to, in worker order; nil: chosen.
 	CPUs []int
 	// SNATAddresses replace the addresses of the way out as SNAT sources.
-	SNATAddresses          []netip.Addr
-	SNATPortLo, SNATPortHi uint16 // on addresses of the host, inclusive
+	SNATAddresses []netip.Addr
+	// SNATPortLo to SNATPortHi are the ports on addresses of the host, inclusive. With SNATPortsAuto
+	// flows get others too, where a program in the kernel can tell them from the host's own.
+	SNATPortLo, SNATPortHi uint16
+	SNATPortsAuto          bool
+	// ProtectedPorts are the host's own on its addresses.
+	ProtectedPorts []uint16
 	// ConntrackPath is the file of the flow table, "" for none.
 	ConntrackPath string
 	MaxFlows      int // 0: at most 5 % of memory
@@ -101,6 +107,8 @@ type Config struct {
 	Attempts *attempts.Table
 	// PrefixLimit limits the new connections of each source prefix.
 	PrefixLimit ratelimit.PrefixLimit
+	// Denied are the lists of clients that may begin no flow.
+	Denied []DenyList
 	// FlowCache has the kernel forward packets of established flows, where it can.
 	FlowCache bool
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.
@@ -137,6 +145,7 @@ type LB struct {
 	memory   *xsk.Umem
 	node     atomic.Pointer[worker.Node]
 
+	denials denials
 	cache   cache
 	workers workers
 	taps    taps

@@ -13,6 +13,7 @@ import (
 	"github.com/weirlb/weir/conntrack/statefile"
 	"github.com/weirlb/weir/lb/frontends"
 	"github.com/weirlb/weir/lb/hostveth"
+	"github.com/weirlb/weir/lb/localports"
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/reassign"
@@ -78,6 +79,9 @@ func New(cfg Config) (_ *LB, err error) {
 			return nil, err
 		}
 	}
+	if err := l.denials.open(l.cfg.Denied, l.steer); err != nil {
+		return nil, err
+	}
 	l.ports.SetFlowCache(l.cache.off)
 	l.cfg.Phases.End("maps")
 	if err := l.openHostVeth(len(cpus)); err != nil {
@@ -132,12 +136,18 @@ func newLB(cfg Config) *LB {
 // makeParts makes the parts that follow tables and addresses. Preconditions: l has its flow table,
 // tables, router, steering program and host veth, or no host veth.
 func (l *LB) makeParts() {
+	l.cfg.Denied = nil // the memory of the prefixes
 	l.vips = newVIPs(l.steer, l.router)
 	l.clientRoutes = newClientRoutes(l.host, l.router)
 	l.hostPaths = &hostPaths{host: l.host, router: l.router, warned: map[string]bool{}, warnings: l.warnings}
 	l.sources = &sources{
 		program: l.steer, router: l.router, host: l.host,
-		lo: l.cfg.SNATPortLo, hi: l.cfg.SNATPortHi, pool: l.cfg.SNATAddresses,
+		ports: sharedPorts{
+			configured: localports.Range{Lo: l.cfg.SNATPortLo, Hi: l.cfg.SNATPortHi},
+			auto:       l.cfg.SNATPortsAuto, protected: l.cfg.ProtectedPorts, byFlow: errNotAttached,
+			flows: l.flows, tables: l.tables, router: l.router, program: l.steer, cache: &l.cache, givesBack: l.host != nil,
+		},
+		pool:    l.cfg.SNATAddresses,
 		steered: map[netip.Addr]snat.Source{}, gone: map[netip.Addr]time.Time{},
 	}
 	of := frontends.Config{
@@ -365,6 +375,6 @@ func (l *LB) workerConfig(id, cpu int) worker.Config {
 		Takeover: l.cfg.Takeover, Silence: l.cfg.Silence, EndpointRemovalGrace: l.cfg.EndpointRemovalGrace,
 		GUEZeroChecksum: l.cfg.GUEZeroChecksum, MinPathMTU: l.cfg.MinPathMTU,
 		ReversePathFilter: l.cfg.ReversePathFilter,
-		Services:          l.counts.workers, Attempts: l.cfg.Attempts, Prefixes: l.prefixes,
+		Services:          l.counts.workers, Attempts: l.cfg.Attempts, Prefixes: l.prefixes, Denied: l.denials.denied,
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/aligned"
 	"github.com/weirlb/weir/lb/ports/absence"
 	"github.com/weirlb/weir/lb/snat"
 	"github.com/weirlb/weir/lb/worker"
@@ -22,18 +24,22 @@ func (l *LB) Run(ctx context.Context) error {
 	changed, links := l.router.OnChange(), l.router.OnLinkChange() // before anything can change
 	failed := make(chan error, 2)
 	go func() { failed <- wrap("routes", l.router.Run(ctx)) }()
-	go func() { l.flows.Run(ctx); failed <- nil }()
+	sweep := aligned.NewTicker(conntrack.RunEvery)
+	defer sweep.Stop()
+	go func() { l.flows.Run(ctx, sweep.C); failed <- nil }()
 	beside.Go(func() { l.hold(ctx) })
+	beside.Go(func() { l.denials.run(ctx, l.flows, func() bool { return l.StuckWorker() >= 0 }) })
+	beside.Go(func() { l.sources.ports.follow(ctx, &l.mu, l.refreshAddresses, l.log) })
 	beside.Go(func() { l.frontends.Run(ctx, &l.mu, func() bool { return l.StuckWorker() >= 0 }) })
 
 	var again <-chan time.Time
-	tick := time.NewTicker(time.Second)
+	pace := changingPace
+	tick := aligned.NewTicker(pace)
 	defer tick.Stop()
-	moving := false
 	follow := func() {
-		if l.followPorts() != moving {
-			moving = !moving
-			tick.Reset(pace[moving])
+		if next := l.followPorts(); next != pace {
+			pace = next
+			tick.Reset(pace)
 		}
 	}
 
@@ -64,7 +70,7 @@ func (l *LB) Run(ctx context.Context) error {
 // and neighbors are followed, and what the kernel forwards does not need the worker. A process that
 // drains is followed by none: it ends the hold.
 func (l *LB) hold(ctx context.Context) {
-	tick := time.NewTicker(holdEvery)
+	tick := aligned.NewTicker(holdEvery)
 	defer tick.Stop()
 	for failing := false; ; {
 		l.cache.renew()
@@ -112,12 +118,11 @@ func (l *LB) yield() error {
 }
 
 // holdEvery is the time between two calls of Hold, which a hold is too long or too short by.
-const holdEvery = 200 * time.Millisecond
+const holdEvery = 250 * time.Millisecond
 
 // followPorts keeps to the configured interfaces, and passes changed ports on to the
-// workers and the routes. It reports whether a port is between two states, so that the
-// next call should come soon.
-func (l *LB) followPorts() (moving bool) {
+// workers and the routes. It returns when the next call should come at the latest.
+func (l *LB) followPorts() (pace time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := l.ports.Follow(l.workers.quiesced())
@@ -132,7 +137,13 @@ func (l *LB) followPorts() (moving bool) {
 	if err := l.cache.publish(l.ports); err != nil {
 		l.log.Error("flow cache", "err", err)
 	}
-	return l.ports.Moving()
+	switch {
+	case l.ports.Moving():
+		return movingPace
+	case u.Differs:
+		return changingPace
+	}
+	return steadyPace
 }
 
 // wrap is an error with its subject, nil for nil.
@@ -147,9 +158,13 @@ func wrap(subject string, err error) error {
 // has a carrier. It is nil otherwise, and before traffic is taken at all. It never waits.
 func (l *LB) Absent() *absence.Absence { return l.ports.Absent() }
 
-// pace is the time between two looks at the interfaces: shorter while a port is between
-// two states.
-var pace = map[bool]time.Duration{false: time.Second, true: 100 * time.Millisecond}
+// Times between two looks at the interfaces without a notification of the kernel's: while a port is
+// between two states, while an interface is not as it is to be, and else.
+const (
+	movingPace   = 100 * time.Millisecond
+	changingPace = time.Second
+	steadyPace   = 5 * time.Second
+)
 
 // retryEvery is the time after which a refresh of the addresses that failed is repeated.
 const retryEvery = 10 * time.Second

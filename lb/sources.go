@@ -16,7 +16,7 @@ type sources struct {
 	program *steer.Program
 	router  *route.Watcher
 	host    *hostveth.Veth // nil without it
-	lo, hi  uint16         // ports on addresses of the host, inclusive
+	ports   sharedPorts    // on addresses of the host
 	pool    []netip.Addr   // configured, in place of the addresses of the way out
 	steered map[netip.Addr]snat.Source
 	gone    map[netip.Addr]time.Time // those whose address is gone, since when
@@ -25,12 +25,17 @@ type sources struct {
 // refresh brings the steering program in line with the node's addresses, and returns the sources
 // for the workers. A step that fails is done again by the next call.
 func (ss *sources) refresh() (snat.Config, error) {
-	cfg := snat.Config{Lo: ss.lo, Hi: ss.hi}
+	r := ss.ports.given()
+	cfg := snat.Config{Lo: r.Lo, Hi: r.Hi, Except: ss.ports.except()}
 	for _, a := range ss.pool {
 		cfg.Pool = append(cfg.Pool, ss.configured(a))
 	}
-	err := errors.Join(ss.steer(ss.wanted(&cfg)), ss.addHost(&cfg))
+	err := errors.Join(ss.steer(ss.wanted(cfg.Pool)), ss.addHost(&cfg))
+	owned := ss.ports.owned()
 	for _, s := range ss.steered {
+		if s.Shared {
+			s.Lo, s.Hi = owned.Lo, owned.Hi
+		}
 		cfg.Owned = append(cfg.Owned, s)
 	}
 	return cfg, err
@@ -40,21 +45,24 @@ func (ss *sources) refresh() (snat.Config, error) {
 // address too, Weir has a part of its ports only.
 func (ss *sources) configured(a netip.Addr) snat.Source {
 	if ss.router.Load().Local(a) {
-		return snat.Source{
-			Addr: a, Lo: ss.lo, Hi: ss.hi, Shared: true,
-		}
+		r := ss.ports.given()
+		return snat.Source{Addr: a, Lo: r.Lo, Hi: r.Hi, Shared: true}
 	}
 	return snat.Exclusive(a)
 }
 
-// wanted are the SNAT sources whose packets the steering program must take: the
-// pool of cfg, and the addresses of egress interfaces.
-func (ss *sources) wanted(cfg *snat.Config) map[netip.Addr]snat.Source {
+// wanted are the SNAT sources whose packets the steering program must take, with the ports at
+// which it takes all: the pool, and the addresses of egress interfaces.
+func (ss *sources) wanted(pool []snat.Source) map[netip.Addr]snat.Source {
 	want := map[netip.Addr]snat.Source{}
+	r := ss.ports.steered()
 	for _, a := range ss.router.Sources() {
-		want[a] = snat.Source{Addr: a, Lo: cfg.Lo, Hi: cfg.Hi, Shared: true}
+		want[a] = snat.Source{Addr: a, Lo: r.Lo, Hi: r.Hi, Shared: true}
 	}
-	for _, s := range cfg.Pool {
+	for _, s := range pool {
+		if s.Shared {
+			s.Lo, s.Hi = r.Lo, r.Hi
+		}
 		want[s.Addr] = s
 	}
 	return want

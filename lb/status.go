@@ -23,6 +23,7 @@ type Status struct {
 	MaxFlows   int
 	FlowMemory int64 // bytes
 	FlowStats  conntrack.Stats
+	SNATPorts  SNATPorts
 	Restored   int // flows of the last process
 	Snapshot   uint64
 	Services   int
@@ -30,6 +31,7 @@ type Status struct {
 	Endpoints  int
 	Steering   map[string]uint64 // packets by verdict of the XDP program, over all interfaces
 	Neighbors  []NeighborStatus
+	Denied     []DenyStatus
 	Warnings   []warning.Warning
 	// Absent are the configured interfaces by which no traffic is taken since
 	// they are gone, with the reason.
@@ -78,6 +80,7 @@ func (l *LB) Status() Status {
 		MaxFlows:   l.flows.MaxFlows(),
 		FlowMemory: l.flows.MemoryBytes(),
 		FlowStats:  l.flows.Stats(),
+		SNATPorts:  l.sources.ports.status(),
 
 		Snapshot:  snap.Number(),
 		Services:  snap.Services(),
@@ -94,6 +97,7 @@ func (l *LB) Status() Status {
 	for _, w := range l.workers.list {
 		s.Workers = append(s.Workers, WorkerStatus{ID: w.ID(), CPU: w.CPU(), Counters: w.Counters()})
 	}
+	s.Denied = l.denials.status(s.Workers)
 	if counted, err := l.steer.TotalCounters(); err == nil {
 		for v, n := range counted {
 			if n > 0 {

@@ -43,6 +43,8 @@ type Trace struct {
 	// would have done.
 	Steering    steer.Verdict
 	SteeringErr error
+	// DenyList is the list that has the source, "" if none denies the packet.
+	DenyList string
 	// Translated is true where the destination is an SNAT address and port.
 	Translated bool
 }
@@ -86,6 +88,9 @@ func (l *LB) Trace(q TraceQuery) (*Trace, error) {
 		return nil, err
 	}
 	out.Traced = *traced
+	if out.HasReason && out.Reason == worker.DropDenied {
+		out.DenyList = l.denials.lists[out.Denied].Name
+	}
 	return out, nil
 }
 

@@ -72,13 +72,12 @@ func keyTier(key string) Tier {
 // endpoint carries a hint and any of them fits. Endpoints that are
 // not ready have no say: those that terminate lose their hints.
 func hintsMode(eps []Endpoint, nodeName, zone string) mode {
-	ready, allNodes, allZones, fitsNode, fitsZone := false, true, true, false, false
+	allNodes, allZones, fitsNode, fitsZone := true, true, false, false
 	for i := range eps {
 		e := &eps[i]
 		if !e.Ready {
 			continue
 		}
-		ready = true
 		if len(e.HintNodes) == 0 {
 			allNodes = false
 		}
@@ -92,9 +91,9 @@ func hintsMode(eps []Endpoint, nodeName, zone string) mode {
 		fitsZone = fitsZone || slices.Contains(e.HintZones, zone)
 	}
 	switch {
-	case ready && allNodes && fitsNode:
+	case allNodes && fitsNode:
 		return modeNodeHints
-	case ready && allZones && fitsZone:
+	case allZones && fitsZone:
 		return modeZoneHints
 	}
 	return modeAll

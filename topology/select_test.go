@@ -51,6 +51,7 @@ func TestHints(t *testing.T) {
 		{"zone hints where one has no node hint", inside, nil, "1 ready hints=za nodehints=n1\n2 ready hints=za", "same-zone: 1 2", "", false},
 		{"node hints without zone hints", inside, nil, "1 ready nodehints=n1\n2 ready nodehints=n2", "same-node: 1", "", false},
 		{"node hints, none fits, no zone hints", inside, nil, "1 ready nodehints=n2\n2 ready nodehints=n3", "all: 1 2", "", false},
+		{"a zone hint of one where none of the node hints fits", inside, nil, "1 ready hints=za nodehints=n2\n2 ready nodehints=n3", "all: 1 2", "", false},
 		{"a node hint may name several", inside, nil, "1 ready nodehints=n2,n1\n2 ready nodehints=n2", "same-node: 1", "", false},
 		{"hints do not touch Local", outsideLocal, nil, "1 ready node=n1 hints=zb\n2 ready node=n2 hints=za", "same-zone: 2", "all: 1", false},
 		{"the hint counts, not the zone of the endpoint", inside, nil, "1 ready zone=zb hints=za\n2 ready zone=za hints=zb", "same-zone: 1", "", false},

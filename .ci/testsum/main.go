@@ -1,7 +1,8 @@
 // Testsum runs `go test -json`, shows what failed or was skipped and why, and
 // adds up how many tests ran, by group.
 //
-//	testsum run -dir DIR -name NAME -- go test -json ...   run and remember
+//	testsum run -dir DIR -name NAME -- go test -json ...   run and remember; with :: between
+//	                                                       several commands, -jobs of them at a time
 //	testsum fuzz -dir DIR -time 3s PKG...   every fuzz target for a while
 //	testsum report -dir DIR                                the sum; the verdict
 //
@@ -20,9 +21,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -34,6 +39,7 @@ func main() {
 	fs := flag.NewFlagSet("testsum "+os.Args[1], flag.ExitOnError)
 	dir := fs.String("dir", "bin/test", "`directory` of the results")
 	name := fs.String("name", "", "`name` of the run")
+	jobs := fs.Int("jobs", 1, "`number` of commands at a time")
 	each := fs.Duration("time", 3*time.Second, "`time` for each fuzz target")
 	_ = fs.Parse(os.Args[2:])
 
@@ -45,10 +51,10 @@ func main() {
 	var err error
 	switch os.Args[1] {
 	case "run":
-		if *name == "" || fs.NArg() == 0 {
-			usage(errors.New("run needs -name and a command"))
+		if *name == "" || fs.NArg() == 0 || *jobs < 1 {
+			usage(errors.New("run needs -name, a command, and at least one of -jobs"))
 		}
-		err = runGroup(*dir, *name, fs.Args())
+		err = runGroup(*dir, *name, *jobs, fs.Args())
 	case "fuzz":
 		err = fuzzAll(*dir, *each, fs.Args())
 	case "report":
@@ -72,13 +78,57 @@ func usage(err error) {
 	os.Exit(2)
 }
 
-// runGroup runs one `go test -json` and remembers its outcome.
-func runGroup(dir, name string, args []string) error {
-	r, err := runTests(name, args)
-	if err != nil {
+// runGroup runs the commands between the arguments that are ::, some at a time, and remembers the
+// outcome of all as that of one run.
+func runGroup(dir, name string, jobs int, args []string) error {
+	began := time.Now()
+	all := newResult(name)
+	var (
+		running sync.WaitGroup
+		places  = make(chan struct{}, jobs)
+		mu      sync.Mutex
+		errs    []error
+	)
+	for command := range parts(args) {
+		places <- struct{}{}
+		running.Go(func() {
+			defer func() { <-places }()
+			r, err := runTests(name, command)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
+				return
+			}
+			if len(r.Tests) == 0 { // a name in the Makefile that no test has any more
+				r.add(test{Package: "no test has run: " + strings.Join(command, " "), Outcome: failed})
+			}
+			all.Tests = append(all.Tests, r.Tests...)
+		})
+	}
+	running.Wait()
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return r.save(dir)
+	all.Seconds = time.Since(began).Seconds()
+	return all.save(dir)
+}
+
+// parts are the commands between the arguments that are ::.
+func parts(args []string) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		for rest := args; rest != nil; {
+			n := slices.Index(rest, "::")
+			if n < 0 {
+				yield(rest)
+				return
+			}
+			if !yield(rest[:n]) {
+				return
+			}
+			rest = rest[n+1:]
+		}
+	}
 }
 
 func runTests(name string, args []string) (*result, error) {

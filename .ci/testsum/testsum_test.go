@@ -131,14 +131,41 @@ func TestReportForgivesASkipUnderTheRaceDetectorOfWhatRanWithout(t *testing.T) {
 
 func TestRunRemembersACommandThatFailsWithoutAWord(t *testing.T) {
 	dir := t.TempDir()
-	if err := runGroup(dir, "unit", []string{"sh", "-c", "exit 3"}); err != nil {
+	if err := runGroup(dir, "unit", 1, []string{"sh", "-c", "exit 3"}); err != nil {
 		t.Fatal(err)
 	}
 	if ok, err := report(&strings.Builder{}, dir, false); ok || err != nil {
 		t.Errorf("%v %v", ok, err)
 	}
-	if err := runGroup(dir, "unit", []string{"/nonexistent/go"}); err == nil {
+	if err := runGroup(dir, "unit", 1, []string{"/nonexistent/go"}); err == nil {
 		t.Error("a command that is not there gives no error")
+	}
+}
+
+// says is a command that says what go test -json does.
+func says(text string) []string { return []string{"printf", "%s", text} }
+
+func TestRunRemembersCommandsThatRanTogether(t *testing.T) {
+	for name, tc := range map[string]struct {
+		second []string
+		last   string
+	}{
+		"both pass":         {says(`{"Action":"pass","Package":"p","Test":"TestOther"}`), "2 passed, 0 failed, 0 skipped"},
+		"one fails":         {says(`{"Action":"fail","Package":"p","Test":"TestOther"}`), "1 passed, 1 failed, 0 skipped"},
+		"one runs no test":  {says(""), "1 passed, 1 failed, 0 skipped"},
+		"one cannot be run": {[]string{"/nonexistent/go"}, ""},
+	} {
+		dir := t.TempDir()
+		err := runGroup(dir, "wire", 2, append(append(says(`{"Action":"pass","Package":"p","Test":"TestA"}`), "::"), tc.second...))
+		if (err == nil) != (tc.last != "") {
+			t.Errorf("%s: %v", name, err)
+		} else if err == nil {
+			var out strings.Builder
+			ok, err := report(&out, dir, true)
+			if err != nil || ok != strings.Contains(tc.last, " 0 failed") || lastLine(out.String()) != tc.last {
+				t.Errorf("%s: %v %v\n%s", name, ok, err, out.String())
+			}
+		}
 	}
 }
 

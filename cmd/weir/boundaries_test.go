@@ -27,7 +27,7 @@ var boundaries = []boundary{
 	},
 	{
 		folder: "discovery/prober", why: "it sends probes, whoever asks for them and whatever follows",
-		own: []string{"discovery/probe", "discovery/similar"}, importers: []string{"cmd/weir"}, tests: []string{"cmd/weir/endpointhealth"},
+		own: []string{"discovery/probe", "discovery/similar"}, importers: []string{"cmd/weir", "cmd/weirperf/controlplane"}, tests: []string{"cmd/weir/endpointhealth"},
 	},
 	{
 		folder: "conntrack", why: "a leaf: standard library and golang.org/x/sys only",
@@ -57,18 +57,20 @@ var boundaries = []boundary{
 		own: []string{"conntrack"}, imports: []string{"net", "os"},
 	},
 	{folder: "lb/attempts", why: "counts by number: standard library only", only: []string{}, imports: []string{"net", "os"}},
+	{folder: "lb/denylist", why: "addresses and a text, in memory: standard library only", only: []string{}, imports: []string{"net", "os", "sync"}},
 	{folder: "lb/affinity", why: "keys and values are the caller's", only: []string{}},
 	{
 		folder: "lb/snat", why: "a choice from a snapshot: no sockets, no devices",
 		own: []string{"conntrack", "lb/route", "lb/table"}, imports: []string{"net", "os"},
 	},
+	{folder: "lb/localports", why: "sockets and sysctls: it does not know whose the ports are to be", own: []string{"conntrack"}},
 	{
 		folder: "lb/fragtrack", why: "it has no packets",
 		own: []string{"conntrack", "lb/header"}, imports: []string{"net", "os"},
 	},
 	{
 		folder: "lb/worker", why: "it does not know who opens its ports and publishes its snapshots",
-		own: []string{"conntrack", "lb/affinity", "lb/attempts", "lb/counter", "lb/fragtrack", "lb/handoff", "lb/header",
+		own: []string{"conntrack", "lb/affinity", "lb/attempts", "lb/counter", "lb/denylist", "lb/fragtrack", "lb/handoff", "lb/header",
 			"lb/pcapfilter", "lb/ratelimit", "lb/route", "lb/snat", "lb/table", "lb/tap", "lb/xsk"},
 		imports: []string{"net", "github.com/vishvananda/netlink"}, importers: []string{"lb", "cmd"}, tests: []string{"lb", "cmd"},
 	},
@@ -83,7 +85,7 @@ var boundaries = []boundary{
 	},
 	{
 		folder: "lb/announce/l2", why: "owners of addresses on a link: it knows neither frontends nor endpoints",
-		own: []string{"lb/header"},
+		own: []string{"lb/header", "lb/notice"},
 	},
 	{
 		folder: "lb/reassign", why: "flows get other numbers by tables alone",
@@ -108,7 +110,7 @@ var boundaries = []boundary{
 	},
 	{
 		folder: "lb/frontends", why: "it follows published tables: no packets, no workers, no devices",
-		own: []string{"conntrack", "lb/header", "lb/route", "lb/steer", "lb/table", "lb/xsk"},
+		own: []string{"conntrack", "lb/aligned", "lb/header", "lb/route", "lb/steer", "lb/table", "lb/xsk"},
 	},
 	{
 		folder: "lb/ports", why: "it attaches interfaces: no packets, no workers",
@@ -124,6 +126,8 @@ var boundaries = []boundary{
 		own: []string{"conntrack/statefile", "lb/header", "lb/steer", "lb/xsk"},
 	},
 	{folder: "lb/phase", why: "a list of times", only: []string{}},
+	{folder: "lb/aligned", why: "times alone: standard library only", only: []string{}, imports: []string{"net", "os"}},
+	{folder: "lb/notice", why: "it does not read what the kernel notifies of", only: []string{"golang.org/x/sys"}},
 	{folder: "lb/warning", why: "a list of texts", only: []string{}},
 	{folder: "lb/counter", why: "a list: standard library only", only: []string{}, imports: []string{"sync/atomic"}},
 	{folder: "lb/device", why: "pure functions over links", own: []string{}},
@@ -136,7 +140,7 @@ var boundaries = []boundary{
 	{folder: "lb/route", why: "the kernel is the only source of routes", own: []string{}},
 	{
 		folder: "lb/hostveth", why: "links, rules and sysctls: it sees no packets",
-		own: []string{"conntrack/statefile", "lb/markrule", "lb/route", "lb/vethpair"},
+		own: []string{"conntrack/statefile", "lb/aligned", "lb/markrule", "lb/notice", "lb/route", "lb/vethpair"},
 	},
 	{
 		folder: "lb/probepath", why: "connections of the node's own, whatever they ask: no packet of a client",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/announcer"
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/denylists"
 	"github.com/weirlb/weir/cmd/weir/hostcheck"
 	"github.com/weirlb/weir/cmd/weir/poolfile"
 	"github.com/weirlb/weir/discovery/addresspool"
@@ -86,6 +87,21 @@ func checkPools(stdout, stderr io.Writer, paths []string) error {
 	return nil
 }
 
+func checkDenyLists(w io.Writer, cfg *config.Configuration, say func(error)) {
+	_, lists, err := denylists.Read(cfg.DenyLists, nil)
+	if err != nil {
+		say(err)
+		return
+	}
+	for i := range lists {
+		scope := "denied by all frontends"
+		if lists[i].Services {
+			scope = "denied by Services that name the list"
+		}
+		fmt.Fprintf(w, "ok\tdenyLists[%d]\t%s: %d prefixes, %s\n", i, lists[i].Name, len(lists[i].Prefixes), scope)
+	}
+}
+
 // objectsWithin is how long the API server may take for the objects of the announcement.
 const objectsWithin = 15 * time.Second
 
@@ -112,6 +128,7 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	for _, s := range cfg.Selections() {
 		fmt.Fprintf(t, "ok\t%s\t%s: %s\n", s.Path, s.By, strings.Join(s.Names, ", "))
 	}
+	checkDenyLists(t, cfg, say)
 	ctx, cancel := context.WithTimeout(context.Background(), objectsWithin)
 	defer cancel()
 	objects := announcer.CheckObjects(ctx, cfg)

@@ -130,7 +130,8 @@ func newDrainSelf() *cobra.Command {
 		Long: `Lets the health endpoints fail, as a drain on SIGTERM does at first, so that load
 balancers in front send to other nodes. Weir serves on, new connections too, until
 --undo, also after a restart; a stop or a boot of the node ends it too.
-Addresses that are announced to routers are withdrawn first. With --wait the
+Addresses that are announced are withdrawn first, and --undo takes back those on a LAN
+that are the node's by the hash, as soon as it serves. With --wait the
 command ends when no connection is left and announce.drainSeconds are over, with exit
 status 1 when some are left after --timeout.`,
 		Example: `  weir drain self --wait --timeout 5m && reboot

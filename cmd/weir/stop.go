@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
@@ -29,7 +31,7 @@ systemctl stop.`,
   weir stop --admin-socket /run/weir/weir.sock`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return stop(cmd.Context(), cmd.OutOrStdout(), api.NewClient(socket))
+			return stop(cmd.Context(), cmd.OutOrStdout(), socket)
 		},
 	}
 	cmd.Flags().StringVar(&socket, "admin-socket", config.Default().Admin.Socket, "`path` of the daemon's socket")
@@ -39,7 +41,12 @@ systemctl stop.`,
 // stopEvery is the time between two questions whether Weir has ended.
 const stopEvery = 500 * time.Millisecond
 
-func stop(ctx context.Context, out io.Writer, c *api.Client) error {
+func stop(ctx context.Context, out io.Writer, socket string) error {
+	process := api.Process(socket)
+	if process != nil {
+		defer process.Close()
+	}
+	c := api.NewClient(socket)
 	if err := c.Stop(ctx); err != nil {
 		return err
 	}
@@ -47,7 +54,7 @@ func stop(ctx context.Context, out io.Writer, c *api.Client) error {
 	defer tick.Stop()
 	for last := ""; ; {
 		s, err := c.Status(ctx)
-		if errors.Is(err, api.ErrNotRunning) {
+		if errors.Is(err, api.ErrNotRunning) && ended(process) {
 			fmt.Fprintln(out, "stopped")
 			return nil
 		}
@@ -62,6 +69,15 @@ func stop(ctx context.Context, out io.Writer, c *api.Client) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// ended reports whether a process has ended, as far as it is known.
+func ended(process *os.File) bool {
+	if process == nil {
+		return true
+	}
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(process.Fd()), Events: unix.POLLIN}}, 0)
+	return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
 }
 
 // drainLine says how far the drain is.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -17,12 +18,14 @@ import (
 
 	"github.com/weirlb/weir/cmd/weirperf/controlplane"
 	"github.com/weirlb/weir/cmd/weirperf/demo"
+	"github.com/weirlb/weir/cmd/weirperf/endpoints"
 	"github.com/weirlb/weir/cmd/weirperf/fleet"
 	"github.com/weirlb/weir/cmd/weirperf/forward"
 	"github.com/weirlb/weir/cmd/weirperf/pipeline"
 	"github.com/weirlb/weir/cmd/weirperf/programming"
 	"github.com/weirlb/weir/cmd/weirperf/results"
 	"github.com/weirlb/weir/cmd/weirperf/vm"
+	"github.com/weirlb/weir/perf/testbed"
 )
 
 // commands are the demonstration and the measurements, each in a separate package.
@@ -35,11 +38,18 @@ var commands = []func() *cobra.Command{
 	fleet.Command,
 	forward.Command,
 	programming.Command,
+	endpoints.Command,
 	results.Command,
 	vm.Command,
 }
 
+// benches are the commands with a testbed, which leads a session.
+var benches = []string{"forward", "endpoints"}
+
 func main() {
+	if len(os.Args) > 1 && slices.Contains(benches, os.Args[1]) {
+		testbed.LeadSession()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

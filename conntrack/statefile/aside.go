@@ -13,6 +13,7 @@ type File string
 const (
 	FlowTable    File = "flow-table"
 	ClusterState File = "cluster-state"
+	Names        File = "names"
 	Sysctls      File = "sysctls"
 	Offloads     File = "offloads"
 )
@@ -32,7 +33,7 @@ const (
 
 // Files and Causes are all of them, in the order of the reference.
 var (
-	Files  = []File{FlowTable, ClusterState, Sysctls, Offloads}
+	Files  = []File{FlowTable, ClusterState, Names, Sysctls, Offloads}
 	Causes = []Cause{Layout, Damaged, Reboot, Size, Untrusted, Other}
 )
 

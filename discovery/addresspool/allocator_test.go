@@ -33,7 +33,7 @@ func poolObject(name, spec string) string {
 
 func service(name string, created int64) *Service {
 	ns, _, _ := strings.Cut(name, "/")
-	return &Service{Name: name, Namespace: ns, Created: created, IPv4: true, Ports: []Port{{"TCP", 80}}}
+	return &Service{Name: name, Namespace: ns, Created: created, IPv4: true, Ports: []Port{{Protocol: "TCP", Port: 80}}}
 }
 
 func addrs(list ...string) []netip.Addr {
@@ -267,7 +267,7 @@ func TestAnotherFamilyMovesNoAddress(t *testing.T) {
 func TestSharedAddresses(t *testing.T) {
 	sharing := func(name, key string, port uint16) *Service {
 		s := service(name, 1)
-		s.SharingKey, s.Ports = key, []Port{{"TCP", port}}
+		s.SharingKey, s.Ports = key, []Port{{Protocol: "TCP", Port: port}}
 		return s
 	}
 	a := New(pools(t, poolObject("p", three)))

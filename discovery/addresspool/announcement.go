@@ -26,7 +26,9 @@ type Advertised struct {
 	// Aggregate4 and Aggregate6 are the lengths of the routes' prefixes, 0 for that of an address.
 	Aggregate4, Aggregate6 int
 	// Services are those whose addresses these are; without a selector all.
-	Services         []Selector
+	Services []Selector
+	// Peers are the names of the BGPPeers that are told; without any all routers are.
+	Peers            []string
 	LocalPref        uint32 // 0: the speaker's default
 	Communities      []uint32
 	LargeCommunities [][3]uint32
@@ -38,8 +40,6 @@ const Hostname = "kubernetes.io/hostname"
 // Node is what a node knows of itself.
 type Node struct {
 	Name string
-	// Routers is true if the node has routers that are no BGPPeers.
-	Routers bool
 	// Links is true if the node announces addresses by ARP and NDP.
 	Links bool
 	// ASN is the number of its autonomous system; 0: that of the BGPPeers.
@@ -143,15 +143,7 @@ func (n *Node) key(p *Peer) (string, error) {
 
 // advertise adds the routes of an advertisement.
 func (o *Announcement) advertise(c *Config, a *Advertisement) error {
-	if len(a.Peers) > 0 && o.node.Routers {
-		return errors.New("spec.peers: every route goes to all routers of the node, and those of its configuration are not listed")
-	}
-	for _, p := range o.Peers {
-		if len(a.Peers) > 0 && !slices.Contains(a.Peers, p.Name) {
-			return fmt.Errorf("spec.peers: every route goes to all routers of the node, and BGPPeer %s is not listed", p.Name)
-		}
-	}
-	x := Advertised{Name: a.Name, LocalPref: a.LocalPref, Services: a.ServiceSelectors}
+	x := Advertised{Name: a.Name, LocalPref: a.LocalPref, Services: a.ServiceSelectors, Peers: a.Peers}
 	if a.AggregationLength != nil && *a.AggregationLength < 32 {
 		x.Aggregate4 = *a.AggregationLength
 	}
@@ -201,10 +193,14 @@ func (x *Advertised) checkAggregates() error {
 	return nil
 }
 
-// sameRoutes reports whether two make the same route of an address. Those that select Services may
-// select others.
+// sameRoutes reports whether two make the same route of an address for a router. Those that select
+// Services may select others.
 func (x *Advertised) sameRoutes(y *Advertised) bool {
 	if len(x.Services) > 0 && len(y.Services) > 0 {
+		return false
+	}
+	listed := func(name string) bool { return slices.Contains(y.Peers, name) }
+	if len(x.Peers) > 0 && len(y.Peers) > 0 && !slices.ContainsFunc(x.Peers, listed) {
 		return false
 	}
 	return slices.ContainsFunc(x.Prefixes, func(p netip.Prefix) bool {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weirlb/weir/discovery/similar"
 )
 
 // Advertisement is MetalLB's BGPAdvertisement.
@@ -36,9 +38,10 @@ func (a *Advertisement) Selects(p *Pool) bool {
 
 // Peer is MetalLB's BGPPeer.
 type Peer struct {
-	Name                   string `json:"-"`
-	header                 *header
-	MyASN                  uint32          `json:"myASN"`
+	Name   string `json:"-"`
+	header *header
+	MyASN  uint32 `json:"myASN"`
+	// ASN is 0 for any number but MyASN (external).
 	ASN                    uint32          `json:"peerASN"`
 	LocalASN               uint32          `json:"localASN"`
 	DynamicASN             string          `json:"dynamicASN"`
@@ -70,38 +73,30 @@ type Peer struct {
 // Fault is a Fault of the peer, which is out of service.
 func (p *Peer) Fault(err error) *Fault { return p.header.fault(err, false) }
 
+// Values of Peer.DynamicASN.
+const (
+	internalASN = "internal"
+	externalASN = "external"
+)
+
 // SecretReference names a Secret.
 type SecretReference struct {
 	Name      string `json:"name"`
 	Namespace string `json:"namespace"`
 }
 
-// supported names a field that a node would not do as it says. DisableMP is done always: a session has
+// supported complains of fields that a node would not do as they say. DisableMP is done always: a session has
 // the routes of its own family.
-func (p *Peer) supported() error {
-	switch {
-	case p.VRF != "":
-		return errors.New("spec.vrf: sessions in a VRF are not supported")
-	case p.DynamicASN != "":
-		return errors.New("spec.dynamicASN: give the number in peerASN")
-	case p.LocalASN != 0:
-		return errors.New("spec.localASN: a node has the number of myASN alone")
-	case p.Password != "":
-		return errors.New("spec.password: whoever may read the object would have it; use passwordSecret, or announce.peers with passwordFile")
-	case p.BFDProfile != "" && p.EBGPMultiHop:
-		return errors.New("spec.bfdProfile: BFD is for a router on a link; use it without ebgpMultiHop")
-	case p.BFDProfile != "" && p.Interface != "":
-		return errors.New("spec.bfdProfile: BFD needs peerAddress in place of interface")
-	case p.BFDProfile != "" && p.SourceAddress != "":
-		return errors.New("spec.bfdProfile: BFD packets have the kernel's choice of address; use it without sourceAddress")
-	case p.BFDProfile != "" && p.EnableGracefulRestart:
-		return errors.New("spec.enableGracefulRestart: the router would keep the routes to a node that BFD has found dead; use it without bfdProfile")
-	case p.ConnectTime != "":
-		return errors.New("spec.connectTime: not supported; connections are tried every second")
-	case p.DualStackAddressFamily:
-		return errors.New("spec.dualStackAddressFamily: not supported; a session has the routes of its own family")
-	}
-	return nil
+func (p *Peer) supported(f *faults) {
+	f.when(p.VRF != "", "spec.vrf: sessions in a VRF are not supported")
+	f.when(p.Password != "", "spec.password: whoever may read the object would have it; use passwordSecret, or announce.peers with passwordFile")
+	f.when(p.BFDProfile != "" && p.EBGPMultiHop, "spec.bfdProfile: BFD is for a router on a link; use it without ebgpMultiHop")
+	f.when(p.BFDProfile != "" && p.Interface != "", "spec.bfdProfile: BFD needs peerAddress in place of interface")
+	f.when(p.BFDProfile != "" && p.SourceAddress != "", "spec.bfdProfile: BFD packets have the kernel's choice of address; use it without sourceAddress")
+	f.when(p.BFDProfile != "" && p.EnableGracefulRestart,
+		"spec.enableGracefulRestart: the router would keep the routes to a node that BFD has found dead; use it without bfdProfile")
+	f.when(p.ConnectTime != "", "spec.connectTime: not supported; connections are tried every second")
+	f.when(p.DualStackAddressFamily, "spec.dualStackAddressFamily: not supported; a session has the routes of its own family")
 }
 
 // BFDProfile is MetalLB's BFDProfile; times are in milliseconds.
@@ -145,29 +140,29 @@ func (c *Config) advertisement(h *header) error {
 	if err := h.spec(&a); err != nil {
 		return err
 	}
+	var f faults
 	for _, l := range []struct {
 		field string
 		value *int
 		most  int
 	}{{"aggregationLength", a.AggregationLength, 32}, {"aggregationLengthV6", a.AggregationLengthV6, 128}} {
 		if l.value != nil && (*l.value < 1 || *l.value > l.most) {
-			return fmt.Errorf("spec.%s: must be between 1 and %d, is %d", l.field, l.most, *l.value)
+			f.when(true, "spec.%s: must be between 1 and %d, is %d", l.field, l.most, *l.value)
+			continue
 		}
-		if len(a.ServiceSelectors) > 0 && l.value != nil && *l.value < l.most {
-			return fmt.Errorf("spec.%s: must be %d with serviceSelectors: a prefix has addresses of other Services", l.field, l.most)
-		}
+		f.when(len(a.ServiceSelectors) > 0 && l.value != nil && *l.value < l.most,
+			"spec.%s: must be %d with serviceSelectors: a prefix has addresses of other Services", l.field, l.most)
 	}
-	if err := checkSelectors("spec.serviceSelectors", a.ServiceSelectors); err != nil {
-		return err
+	for i, name := range a.Peers {
+		f.when(slices.Contains(a.Peers[:i], name), "spec.peers[%d]: %s is there twice", i, name)
 	}
-	if err := checkSelectors("spec.ipAddressPoolSelectors", a.IPAddressPoolSelector); err != nil {
-		return err
+	f.selectors("spec.serviceSelectors", a.ServiceSelectors)
+	f.selectors("spec.ipAddressPoolSelectors", a.IPAddressPoolSelector)
+	f.selectors("spec.nodeSelectors", a.NodeSelectors)
+	if len(f) == 0 {
+		c.Advertisements = append(c.Advertisements, a)
 	}
-	if err := checkSelectors("spec.nodeSelectors", a.NodeSelectors); err != nil {
-		return err
-	}
-	c.Advertisements = append(c.Advertisements, a)
-	return nil
+	return errors.Join(f...)
 }
 
 func (c *Config) peer(h *header) error {
@@ -175,23 +170,13 @@ func (c *Config) peer(h *header) error {
 	if err := h.spec(&p); err != nil {
 		return err
 	}
-	if err := p.supported(); err != nil {
-		return err
-	}
-	switch {
-	case p.MyASN == 0:
-		return errors.New("spec.myASN: must be set")
-	case p.ASN == 0:
-		return errors.New("spec.peerASN: must be set")
-	case p.EBGPMultiHop && p.MyASN == p.ASN:
-		return errors.New("spec.ebgpMultiHop: is for routers of another autonomous system")
-	case (p.Address == "") == (p.Interface == ""):
-		return errors.New("spec.peerAddress: either this or interface must be set")
-	}
-	for field, text := range map[string]string{"peerAddress": p.Address, "sourceAddress": p.SourceAddress, "routerID": p.RouterID} {
-		if _, err := netip.ParseAddr(text); text != "" && err != nil {
-			return fmt.Errorf("spec.%s: %q is no address", field, text)
-		}
+	var f faults
+	p.supported(&f)
+	p.autonomousSystems(&f)
+	f.when((p.Address == "") == (p.Interface == ""), "spec.peerAddress: either this or interface must be set")
+	for _, a := range []struct{ field, text string }{{"peerAddress", p.Address}, {"sourceAddress", p.SourceAddress}, {"routerID", p.RouterID}} {
+		_, err := netip.ParseAddr(a.text)
+		f.when(a.text != "" && err != nil, "spec.%s: %q is no address", a.field, a.text)
 	}
 	for _, d := range []struct {
 		field, text string
@@ -202,17 +187,32 @@ func (c *Config) peer(h *header) error {
 		}
 		var err error
 		if *d.to, err = time.ParseDuration(d.text); err != nil {
-			return fmt.Errorf("spec.%s: %q is no duration", d.field, d.text)
+			f.when(true, "spec.%s: %q is no duration", d.field, d.text)
+			continue
 		}
+		f.when(d.to == &p.Hold && (p.Hold < 3*time.Second || p.Hold > 65535*time.Second), "spec.holdTime: must be 3s to 65535s (RFC 4271), is %s", p.HoldTime)
 	}
-	if p.HoldTime != "" && (p.Hold < 3*time.Second || p.Hold > 65535*time.Second) {
-		return fmt.Errorf("spec.holdTime: must be 3s to 65535s (RFC 4271), is %s", p.HoldTime)
+	f.selectors("spec.nodeSelectors", p.NodeSelectors)
+	if len(f) == 0 {
+		c.Peers = append(c.Peers, p)
 	}
-	if err := checkSelectors("spec.nodeSelectors", p.NodeSelectors); err != nil {
-		return err
+	return errors.Join(f...)
+}
+
+// autonomousSystems checks the numbers of the router and the node, and sets that of a router in the node's own.
+func (p *Peer) autonomousSystems(f *faults) {
+	f.when(p.MyASN == 0, "spec.myASN: must be set")
+	f.when(p.DynamicASN != "" && p.DynamicASN != internalASN && p.DynamicASN != externalASN,
+		"spec.dynamicASN: must be %s or %s, is %q", internalASN, externalASN, p.DynamicASN)
+	f.when((p.ASN == 0) == (p.DynamicASN == ""), "spec.peerASN: either this or dynamicASN must be set")
+	if len(*f) > 0 {
+		return
 	}
-	c.Peers = append(c.Peers, p)
-	return nil
+	if p.DynamicASN == internalASN {
+		p.ASN = p.MyASN
+	}
+	f.when(p.LocalASN != 0 && (p.MyASN == p.ASN || p.LocalASN == p.ASN), "spec.localASN: is for routers of another autonomous system")
+	f.when(p.EBGPMultiHop && p.MyASN == p.ASN, "spec.ebgpMultiHop: is for routers of another autonomous system")
 }
 
 func (c *Config) bfdProfile(h *header) error {
@@ -220,23 +220,22 @@ func (c *Config) bfdProfile(h *header) error {
 	if err := h.spec(&p); err != nil {
 		return err
 	}
-	switch {
-	case p.EchoMode:
-		return errors.New("spec.echoMode: not supported")
-	case p.PassiveMode:
-		return errors.New("spec.passiveMode: not supported")
-	}
+	var f faults
+	f.when(p.EchoMode, "spec.echoMode: not supported")
+	f.when(p.PassiveMode, "spec.passiveMode: not supported")
 	for _, l := range []struct {
 		field       string
 		value       *int
 		least, most int
 	}{{"receiveInterval", p.ReceiveInterval, 50, 60000}, {"transmitInterval", p.TransmitInterval, 50, 60000}, {"detectMultiplier", p.DetectMultiplier, 2, 255}} {
-		if l.value != nil && (*l.value < l.least || *l.value > l.most) {
-			return fmt.Errorf("spec.%s: must be between %d and %d, is %d", l.field, l.least, l.most, *l.value)
+		if l.value != nil {
+			f.when(*l.value < l.least || *l.value > l.most, "spec.%s: must be between %d and %d, is %d", l.field, l.least, l.most, *l.value)
 		}
 	}
-	c.BFDProfiles = append(c.BFDProfiles, p)
-	return nil
+	if len(f) == 0 {
+		c.BFDProfiles = append(c.BFDProfiles, p)
+	}
+	return errors.Join(f...)
 }
 
 // CommunitySpec is the spec of MetalLB's Community.
@@ -255,16 +254,19 @@ func (c *Config) community(h *header) error {
 	if err := h.spec(&spec); err != nil {
 		return err
 	}
+	var f faults
 	for i, x := range spec.Communities {
-		if !isCommunity(x.Value) {
-			return fmt.Errorf("spec.communities[%d].value: %q is neither 65535:65535 nor large:1:2:3", i, x.Value)
+		_, twice := c.Communities[x.Name]
+		switch {
+		case !isCommunity(x.Value):
+			f.when(true, "spec.communities[%d].value: %q is neither 65535:65535 nor large:1:2:3", i, x.Value)
+		case twice:
+			f.when(true, "spec.communities[%d].name: %s is there twice", i, x.Name)
+		default:
+			c.Communities[x.Name] = x.Value
 		}
-		if _, twice := c.Communities[x.Name]; twice {
-			return fmt.Errorf("spec.communities[%d].name: %s is there twice", i, x.Name)
-		}
-		c.Communities[x.Name] = x.Value
 	}
-	return nil
+	return errors.Join(f...)
 }
 
 // isCommunity reports whether the text is a standard community (RFC 1997), or a large
@@ -284,8 +286,8 @@ func isCommunity(text string) bool {
 	})
 }
 
-// checkReferences takes objects out of service that name what is not there, and warns of pools that may
-// come later.
+// checkReferences takes objects out of service that name what is not there, and warns of pools and peers that
+// may come later.
 func (c *Config) checkReferences() {
 	c.Peers = slices.DeleteFunc(c.Peers, func(p Peer) bool {
 		if p.BFDProfile == "" || c.profile(p.BFDProfile) != nil {
@@ -298,26 +300,36 @@ func (c *Config) checkReferences() {
 		c.Peers[i].BFD = c.profile(c.Peers[i].BFDProfile)
 	}
 	c.Advertisements = slices.DeleteFunc(c.Advertisements, func(a Advertisement) bool {
+		bad := false
 		for i, name := range a.Communities {
 			if _, ok := c.Communities[name]; !ok && !isCommunity(name) {
 				c.Faults = append(c.Faults, a.header.fault(fmt.Errorf("spec.communities[%d]: %s is neither a community nor the name of one", i, name), false))
-				return true
+				bad = true
 			}
 		}
-		return false
+		return bad
 	})
-	missing := func(h *header, names []string) {
+	var pools, peers []string
+	for i := range c.Pools {
+		pools = append(pools, c.Pools[i].Name)
+	}
+	for i := range c.Peers {
+		peers = append(peers, c.Peers[i].Name)
+	}
+	missing := func(h *header, field, format string, names, known []string) {
 		for i, name := range names {
-			if !slices.ContainsFunc(c.Pools, func(p Pool) bool { return p.Name == name }) {
-				c.Faults = append(c.Faults, h.fault(fmt.Errorf("spec.ipAddressPools[%d]: there is no pool %s", i, name), true))
+			if !slices.Contains(known, name) {
+				c.Faults = append(c.Faults, h.fault(fmt.Errorf("spec.%s[%d]: "+format+"%s", field, i, name, similar.Hint(name, known)), true))
 			}
 		}
 	}
 	for i := range c.Advertisements {
-		missing(c.Advertisements[i].header, c.Advertisements[i].IPAddressPools)
+		a := &c.Advertisements[i]
+		missing(a.header, "ipAddressPools", "there is no pool %s", a.IPAddressPools, pools)
+		missing(a.header, "peers", "no BGPPeer %s is in service", a.Peers, peers)
 	}
 	for i := range c.LinkAdvertisements {
-		missing(c.LinkAdvertisements[i].header, c.LinkAdvertisements[i].IPAddressPools)
+		missing(c.LinkAdvertisements[i].header, "ipAddressPools", "there is no pool %s", c.LinkAdvertisements[i].IPAddressPools, pools)
 	}
 }
 

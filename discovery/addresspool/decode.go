@@ -1,14 +1,11 @@
 package addresspool
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -141,76 +138,6 @@ func (h *header) fault(err error, used bool) *Fault {
 	return &Fault{h.source, h.Kind, h.Metadata.Namespace, h.Metadata.Name, err, used}
 }
 
-// spec decodes the object's spec. A field that is not known is an error that names it.
-func (h *header) spec(into any) error {
-	if len(h.Spec) == 0 {
-		return nil
-	}
-	d := json.NewDecoder(bytes.NewReader(h.Spec))
-	d.DisallowUnknownFields()
-	err := d.Decode(into)
-	if err == nil || errors.Is(err, io.EOF) {
-		return nil
-	}
-	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return fmt.Errorf("spec.%s: this field is not known%s", strings.Trim(field, `"`), similar.Hint(strings.Trim(field, `"`), fieldsOf(into)))
-	}
-	return typeFault("spec", err)
-}
-
-// typeFault names the field at path with a value of another type, and the types as readers of YAML know
-// them. Another error has the path in front.
-func typeFault(path string, err error) error {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		path = strings.Trim(path+"."+wrong.Field, ".")
-		value := map[string]string{"object": "a map", "array": "a list", "string": "a string", "bool": "true or false", "number": "a number"}[wrong.Value]
-		err = fmt.Errorf("must be %s, is %s", typeName(wrong.Type), cmp.Or(value, strings.TrimPrefix(wrong.Value, "number ")))
-	}
-	if path == "" {
-		return err
-	}
-	return fmt.Errorf("%s: %w", path, err)
-}
-
-// typeName is a type as a reader of YAML knows it.
-func typeName(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Struct, reflect.Map:
-		return "a map"
-	case reflect.Slice:
-		return "a list"
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Uint16, reflect.Uint32:
-		return fmt.Sprintf("a whole number of 0 to %d", uint64(1)<<t.Bits()-1)
-	}
-	return "a whole number"
-}
-
-// fieldsOf are the names of the fields of the struct that into points to, and of those in it.
-func fieldsOf(into any) (out []string) {
-	var walk func(t reflect.Type, depth int)
-	walk = func(t reflect.Type, depth int) {
-		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
-			t = t.Elem()
-		}
-		if t.Kind() != reflect.Struct || depth > 4 {
-			return
-		}
-		for _, f := range reflect.VisibleFields(t) {
-			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
-				out = append(out, name)
-			}
-			walk(f.Type, depth+1)
-		}
-	}
-	walk(reflect.TypeOf(into), 0)
-	return out
-}
-
 // kinds decode the kinds of objects. The key is group, then kind.
 var kinds = map[string]map[string]func(*Config, *header) error{
 	GroupMetalLB: {
@@ -277,7 +204,7 @@ func Decode(objects []Object) *Config {
 			c.Faults = append(c.Faults, h.fault(errors.New("metadata.name: must be set"), false))
 			continue
 		}
-		if err := decode(c, h); err != nil {
+		for _, err := range reasons(decode(c, h)) {
 			c.Faults = append(c.Faults, h.fault(err, false))
 		}
 	}
@@ -323,57 +250,33 @@ func (c *Config) pool(h *header) error {
 	if err := h.spec(&spec); err != nil {
 		return err
 	}
+	var f faults
 	p := Pool{Name: h.Metadata.Name, Labels: h.Metadata.Labels, AvoidBuggyIPs: spec.AvoidBuggyIPs, AutoAssign: spec.AutoAssign == nil || *spec.AutoAssign}
-	for _, o := range c.Pools {
-		if o.Name == p.Name {
-			return errors.New("metadata.name: there is another pool of this name")
-		}
-	}
-	if len(spec.Addresses) == 0 {
-		return errors.New("spec.addresses: must have at least one prefix or range")
-	}
+	f.when(slices.ContainsFunc(c.Pools, func(o Pool) bool { return o.Name == p.Name }), "metadata.name: there is another pool of this name")
+	f.when(len(spec.Addresses) == 0, "spec.addresses: must have at least one prefix or range")
 	for i, text := range spec.Addresses {
 		r, err := ParseRange(text)
 		if err != nil {
-			return fmt.Errorf("spec.addresses[%d]: %w", i, err)
+			f.when(true, "spec.addresses[%d]: %w", i, err)
+			continue
 		}
 		for _, o := range append(slices.Clone(c.Pools), p) {
-			for _, taken := range o.Ranges {
-				if taken.overlaps(r) {
-					return fmt.Errorf("spec.addresses[%d]: %s overlaps %v-%v of pool %s", i, text, taken.From, taken.To, o.Name)
-				}
+			if at := slices.IndexFunc(o.Ranges, r.overlaps); at >= 0 {
+				f.when(true, "spec.addresses[%d]: %s overlaps %v-%v of pool %s", i, text, o.Ranges[at].From, o.Ranges[at].To, o.Name)
 			}
 		}
 		p.Ranges = append(p.Ranges, r)
 	}
 	if a := spec.Allocation; a != nil {
-		if a.Priority < 0 {
-			return fmt.Errorf("spec.serviceAllocation.priority: must not be negative, is %d", a.Priority)
-		}
-		for field, selectors := range map[string][]Selector{"namespaceSelectors": a.NamespaceSelectors, "serviceSelectors": a.ServiceSelectors} {
-			if err := checkSelectors("spec.serviceAllocation."+field, selectors); err != nil {
-				return err
-			}
-		}
+		f.when(a.Priority < 0, "spec.serviceAllocation.priority: must not be negative, is %d", a.Priority)
+		f.selectors("spec.serviceAllocation.namespaceSelectors", a.NamespaceSelectors)
+		f.selectors("spec.serviceAllocation.serviceSelectors", a.ServiceSelectors)
 		p.Allocation = &Allocation{a.Priority, a.Namespaces, a.NamespaceSelectors, a.ServiceSelectors}
 	}
-	c.Pools = append(c.Pools, p)
-	return nil
-}
-
-func checkSelectors(field string, selectors []Selector) error {
-	for i, s := range selectors {
-		for j, r := range s.MatchExpressions {
-			set := r.Operator == "In" || r.Operator == "NotIn"
-			if !set && r.Operator != "Exists" && r.Operator != "DoesNotExist" {
-				return fmt.Errorf("%s[%d].matchExpressions[%d].operator: must be In, NotIn, Exists or DoesNotExist, is %q", field, i, j, r.Operator)
-			}
-			if set != (len(r.Values) > 0) {
-				return fmt.Errorf("%s[%d].matchExpressions[%d].values: must be given with In and NotIn, and only with these", field, i, j)
-			}
-		}
+	if len(f) == 0 {
+		c.Pools = append(c.Pools, p)
 	}
-	return nil
+	return errors.Join(f...)
 }
 
 // ParseAddresses reads a comma separated list of addresses, as annotations have it.

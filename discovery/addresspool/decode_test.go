@@ -28,11 +28,11 @@ func TestMetalLBObjectsAreUsedOrRefusedWithTheField(t *testing.T) {
 		{"IPAddressPool", `"addresses":"192.0.2.0/24"`, "spec.addresses: must be a list, is a string"},
 		{"IPAddressPool", `"autoAssign":1`, "spec.autoAssign: must be true or false, is a number"},
 		{"L2Advertisement", `"serviceSelectors":{"matchLabels":{"a":"b"}}`, "spec.serviceSelectors: must be a list, is a map"},
-		{"L2Advertisement", `"nodeSelectors":[{"matchLabels":"a"}]`, "spec.nodeSelectors.matchLabels: must be a map, is a string"},
+		{"L2Advertisement", `"nodeSelectors":[{"matchLabels":"a"}]`, "spec.nodeSelectors[0].matchLabels: must be a map, is a string"},
 		{"BGPPeer", `"myASN":5000000000`, "spec.myASN: must be a whole number of 0 to 4294967295, is 5000000000"},
 		{"IPAddressPool", `"addresses":["192.0.2.0/24"],"serviceAllocation":{"serviceSelectors":[{"matchExpressions":[{"key":"k","operator":"Like"}]}]}`, "spec.serviceAllocation.serviceSelectors[0].matchExpressions[0].operator"},
 		{"BGPAdvertisement", ``, ""},
-		{"BGPAdvertisement", `"aggregationLength":32,"aggregationLengthV6":128,"localPref":100,"communities":["65535:65282","large:1:2:3"],"ipAddressPoolSelectors":[{"matchLabels":{"zone":"east"}}],"nodeSelectors":[{"matchLabels":{"kubernetes.io/hostname":"n"}}],"peers":["p"]`, ""},
+		{"BGPAdvertisement", `"aggregationLength":32,"aggregationLengthV6":128,"localPref":100,"communities":["65535:65282","large:1:2:3"],"ipAddressPoolSelectors":[{"matchLabels":{"zone":"east"}}],"nodeSelectors":[{"matchLabels":{"kubernetes.io/hostname":"n"}}]`, ""},
 		{"BGPAdvertisement", `"nodeSelectors":[{"matchExpressions":[{"key":"rack","operator":"Exists"}]}]`, ""},
 		{"BGPAdvertisement", `"nodeSelectors":[{"matchExpressions":[{"key":"rack","operator":"Like"}]}]`, "spec.nodeSelectors[0].matchExpressions[0].operator: must be"},
 		{"BGPAdvertisement", `"aggregationLength":33`, "spec.aggregationLength: must be between 1 and 32"},
@@ -49,9 +49,16 @@ func TestMetalLBObjectsAreUsedOrRefusedWithTheField(t *testing.T) {
 		{"BGPPeer", peer + `,"connectTime":"60s"`, "spec.connectTime: "},
 		{"BGPPeer", peer + `,"enableGracefulRestart":true,"bfdProfile":"b"`, "spec.enableGracefulRestart: "},
 		{"BGPPeer", peer + `,"dualStackAddressFamily":true`, "spec.dualStackAddressFamily: "},
-		{"BGPPeer", peer + `,"localASN":64514`, "spec.localASN: "},
+		{"BGPPeer", peer + `,"localASN":64514`, ""},
+		{"BGPPeer", peer + `,"localASN":64513`, "spec.localASN: is for routers of another"},
+		{"BGPPeer", `"myASN":64512,"dynamicASN":"internal","localASN":64514,"peerAddress":"192.0.2.254"`, "spec.localASN: is for routers of another"},
 		{"BGPPeer", peer + `,"vrf":"red"`, "spec.vrf: sessions in a VRF"},
-		{"BGPPeer", `"myASN":64512,"dynamicASN":"external","peerAddress":"192.0.2.254"`, "spec.dynamicASN"},
+		{"BGPPeer", `"myASN":64512,"dynamicASN":"external","localASN":64514,"peerAddress":"192.0.2.254"`, ""},
+		{"BGPPeer", `"myASN":64512,"dynamicASN":"internal","peerAddress":"192.0.2.254"`, ""},
+		{"BGPPeer", `"myASN":64512,"dynamicASN":"internal","ebgpMultiHop":true,"peerAddress":"192.0.2.254"`, "spec.ebgpMultiHop"},
+		{"BGPPeer", `"myASN":64512,"dynamicASN":"other","peerAddress":"192.0.2.254"`, "spec.dynamicASN: must be internal or external"},
+		{"BGPPeer", peer + `,"dynamicASN":"external"`, "spec.peerASN: either"},
+		{"BGPPeer", `"myASN":64512,"peerAddress":"192.0.2.254"`, "spec.peerASN: either"},
 		{"BGPPeer", `"myASN":64512,"peerASN":64513`, "spec.peerAddress: either"},
 		{"BGPPeer", `"myASN":64512,"peerASN":64513,"interface":"eth0"`, ""},
 		{"BGPPeer", peer + `,"holdTime":"soon"`, "spec.holdTime"},
@@ -86,6 +93,41 @@ func TestMetalLBObjectsAreUsedOrRefusedWithTheField(t *testing.T) {
 				t.Errorf("faults %v, want %s", got.Faults, c.want)
 			}
 		})
+	}
+}
+
+// Each reason is a fault of its own, so that an object is mended at once.
+func TestAnObjectHasAFaultForEachReason(t *testing.T) {
+	for _, c := range []struct {
+		kind, spec string
+		want       []string
+	}{
+		{"IPAddressPool", `"adresses":["192.0.2.0/24"],"autoAssign":"no","serviceAllocation":{"namespaceSelectors":[{"matchLabel":{}},{"matchExpressions":[{"values":"a"}]}]}`, []string{
+			"spec.adresses: this field is not known (did you mean addresses?)", "spec.autoAssign: must be true or false, is a string",
+			"spec.serviceAllocation.namespaceSelectors[0].matchLabel: this field is not known (did you mean matchLabels?)",
+			"spec.serviceAllocation.namespaceSelectors[1].matchExpressions[0].values: must be a list, is a string",
+		}},
+		{"IPAddressPool", `"addresses":["192.0.2.0","198.51.100.9-198.51.100.1"],"serviceAllocation":{"priority":-1}`, []string{
+			`spec.addresses[0]: "192.0.2.0": neither`, "spec.addresses[1]:", "spec.serviceAllocation.priority: must not be negative, is -1",
+		}},
+		{"BGPPeer", `"myASN":1.5,"peerASN":{}`, []string{"spec.peerASN: must be a whole number of 0 to 4294967295, is a map"}},
+		{"BGPPeer", `"peerASN":64513,"holdTime":"soon","keepaliveTime":"90","vrf":"red","peerAddress":"router"`, []string{
+			"spec.vrf:", "spec.myASN: must be set", `spec.peerAddress: "router" is no address`, `spec.holdTime: "soon" is no duration`, `spec.keepaliveTime: "90" is no duration`,
+		}},
+		{"BGPAdvertisement", `"aggregationLength":33,"communities":["a","b"]`, []string{"spec.aggregationLength:"}},
+		{"BGPAdvertisement", `"communities":["a","b"]`, []string{"spec.communities[0]: a is neither", "spec.communities[1]: b is neither"}},
+		{"L2Advertisement", `"interface":"eth0","nodeSelector":[]`, []string{"spec.interface: this field", "spec.nodeSelector: this field"}},
+		{"IPAddressPool", `"addresses":["192.0.2.0/24"` + strings.Repeat(`,"192.0.2.1/32"`, 50) + `]`, append(slices.Repeat([]string{"spec.addresses["}, mostFaults), "spec: has more")},
+		{"BFDProfile", `"echoMode":true,"passiveMode":true`, []string{"spec.echoMode:", "spec.passiveMode:"}},
+		{"Community", `"communities":[{"name":"a","value":"1"},{"name":"b","value":"2"}]`, []string{"spec.communities[0].value:", "spec.communities[1].value:"}},
+	} {
+		got := decode(object(c.kind, "o", c.spec))
+		if len(got.Pools)+len(got.Advertisements)+len(got.LinkAdvertisements)+len(got.Peers)+len(got.BFDProfiles) > 0 {
+			t.Errorf("%s %s: it is in use", c.kind, c.spec)
+		}
+		if !slices.EqualFunc(got.Faults, c.want, func(f *Fault, want string) bool { return strings.HasPrefix(f.Unwrap().Error(), want) }) {
+			t.Errorf("%s %s: faults %v, want %q", c.kind, c.spec, got.Faults, c.want)
+		}
 	}
 }
 

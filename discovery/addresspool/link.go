@@ -31,17 +31,14 @@ func (c *Config) linkAdvertisement(h *header) error {
 	if err := h.spec(&a); err != nil {
 		return err
 	}
-	if err := checkSelectors("spec.serviceSelectors", a.ServiceSelectors); err != nil {
-		return err
+	var f faults
+	f.selectors("spec.serviceSelectors", a.ServiceSelectors)
+	f.selectors("spec.ipAddressPoolSelectors", a.IPAddressPoolSelector)
+	f.selectors("spec.nodeSelectors", a.NodeSelectors)
+	if len(f) == 0 {
+		c.LinkAdvertisements = append(c.LinkAdvertisements, a)
 	}
-	if err := checkSelectors("spec.ipAddressPoolSelectors", a.IPAddressPoolSelector); err != nil {
-		return err
-	}
-	if err := checkSelectors("spec.nodeSelectors", a.NodeSelectors); err != nil {
-		return err
-	}
-	c.LinkAdvertisements = append(c.LinkAdvertisements, a)
-	return nil
+	return errors.Join(f...)
 }
 
 // ErrNoLinks is the fault of an L2Advertisement on a node that is on no LAN for Weir. Its file may be

@@ -168,7 +168,7 @@ func TestAllocatorGivesWhatTheModelGives(t *testing.T) {
 					family := rapid.IntRange(0, 2).Draw(t, "family")
 					s.IPv4, s.IPv6 = family != 1, family != 0
 					if rapid.IntRange(0, 2).Draw(t, "shares") == 0 {
-						s.SharingKey, s.Ports = "key", []Port{{"TCP", uint16(rapid.IntRange(80, 81).Draw(t, "port"))}}
+						s.SharingKey, s.Ports = "key", []Port{{Protocol: "TCP", Port: uint16(rapid.IntRange(80, 81).Draw(t, "port"))}}
 					}
 					if rapid.IntRange(0, 3).Draw(t, "asks") == 0 && family == 0 {
 						s.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, byte(rapid.IntRange(0, 2).Draw(t, "net")), byte(rapid.IntRange(0, 3).Draw(t, "host"))})}

@@ -139,10 +139,5 @@ func (s *Service) cannotShare(o *Service) string {
 	case s.Endpoints != o.Endpoints:
 		return "spec.selector: with externalTrafficPolicy Local both must have the same, and not be empty"
 	}
-	for _, p := range s.Ports {
-		if slices.Contains(o.Ports, p) {
-			return fmt.Sprintf("spec.ports: both have %s %d", p.Protocol, p.Port)
-		}
-	}
-	return ""
+	return s.samePorts(o)
 }

@@ -50,7 +50,11 @@ func TestAnAddressThatRestsIsForItsNamespace(t *testing.T) {
 func TestAddressInUseSaysWhy(t *testing.T) {
 	with := func(name, key, endpoints string, port uint16) *Service {
 		s := service(name, 1)
-		s.SharingKey, s.Endpoints, s.Ports = key, endpoints, []Port{{"TCP", port}}
+		s.SharingKey, s.Endpoints, s.Ports = key, endpoints, []Port{{Protocol: "TCP", Port: port}}
+		return s
+	}
+	ranged := func(s *Service, last uint16) *Service {
+		s.Ports[0].Last = last
 		return s
 	}
 	for _, c := range []struct {
@@ -64,6 +68,10 @@ func TestAddressInUseSaysWhy(t *testing.T) {
 		{"spec.selector:", with("x/a", "k", "x:app=a,", 80), with("x/b", "k", "x:app=b,", 81)},
 		{"two namespaces have no pods in common", with("y/a", "k", "y:app=a,", 80), with("x/b", "k", "x:app=a,", 81)},
 		{"spec.ports: both have TCP 80", with("x/a", "k", "", 80), with("x/b", "k", "", 80)},
+		{"annotation port-range: both have TCP 20057", ranged(with("y/a", "k", "", 20000), 20099), with("x/b", "k", "", 20057)},
+		{"annotation port-range: both have TCP 20057", with("x/a", "k", "", 20057), ranged(with("x/b", "k", "", 20000), 20099)},
+		{"both have TCP 20011-20099", ranged(with("y/a", "k", "", 20000), 20099), ranged(with("x/b", "k", "", 20011), 20500)},
+		{"both have TCP 20099", ranged(with("y/a", "k", "", 20000), 20099), ranged(with("x/b", "k", "", 20099), 20500)},
 	} {
 		a := New(pools(t, poolObject("p", three)))
 		reconcile(t, a, c.has, ReasonAllocated, "192.0.2.1")

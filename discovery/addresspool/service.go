@@ -13,6 +13,23 @@ import (
 type Port struct {
 	Protocol string
 	Port     uint16
+	Last     uint16 // the last of a range that begins with Port, 0 for a single port
+}
+
+func (p Port) last() uint16 { return max(p.Port, p.Last) }
+
+// String is the protocol with the port or the range.
+func (p Port) String() string {
+	if p.last() == p.Port {
+		return fmt.Sprintf("%s %d", p.Protocol, p.Port)
+	}
+	return fmt.Sprintf("%s %d-%d", p.Protocol, p.Port, p.Last)
+}
+
+// common is the ports that both have. ok is false if there are none.
+func (p Port) common(o Port) (both Port, ok bool) {
+	both = Port{p.Protocol, max(p.Port, o.Port), min(p.last(), o.last())}
+	return both, p.Protocol == o.Protocol && both.Port <= both.Last
 }
 
 // Service is a Service as far as addresses are concerned.
@@ -59,7 +76,7 @@ func (s *Service) Terms(addresses []netip.Addr) string {
 	}
 	var ports []string
 	for _, p := range s.Ports {
-		ports = append(ports, fmt.Sprintf("%s %d", p.Protocol, p.Port))
+		ports = append(ports, p.String())
 	}
 	slices.Sort(ports)
 	terms := fmt.Sprintf("key %q; ports %s; endpoints %q", s.SharingKey, strings.Join(ports, ", "), s.Endpoints)
@@ -83,7 +100,23 @@ func (s *Service) shares(o *Service) bool {
 	if s.SharingKey == "" || s.SharingKey != o.SharingKey || s.Endpoints != o.Endpoints || s.Foreign || o.Foreign {
 		return false
 	}
-	return !slices.ContainsFunc(s.Ports, func(p Port) bool { return slices.Contains(o.Ports, p) })
+	return s.samePorts(o) == ""
+}
+
+// samePorts says which ports both have, and by which field, "" for none.
+func (s *Service) samePorts(o *Service) string {
+	for _, p := range s.Ports {
+		for _, q := range o.Ports {
+			both, ok := p.common(q)
+			switch {
+			case ok && p.Last == 0 && q.Last == 0:
+				return "spec.ports: both have " + both.String()
+			case ok:
+				return "spec.ports or annotation port-range: both have " + both.String()
+			}
+		}
+	}
+	return ""
 }
 
 // wants reports whether a set of addresses will do for the Service.

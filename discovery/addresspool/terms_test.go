@@ -14,6 +14,7 @@ func TestWhoEndsTheSharingOfAnAddressLosesIt(t *testing.T) {
 		"another key":   func(s, _ *Service) { s.SharingKey = "other" },
 		"no key":        func(s, _ *Service) { s.SharingKey = "" },
 		"the same port": func(s, other *Service) { s.Ports = other.Ports },
+		"a port range":  func(s, _ *Service) { s.Ports = []Port{{Protocol: "TCP", Port: 80, Last: 500}} },
 		"Local policy":  func(s, _ *Service) { s.Endpoints = "x:app=web," },
 	} {
 		for _, restart := range []bool{false, true} {
@@ -24,7 +25,7 @@ func TestWhoEndsTheSharingOfAnAddressLosesIt(t *testing.T) {
 					if older {
 						changes.Created, stays.Created = 1, 2
 					}
-					stays.Ports = []Port{{"TCP", 443}}
+					stays.Ports = []Port{{Protocol: "TCP", Port: 443}}
 					for _, s := range []*Service{changes, stays} {
 						s.SharingKey = "k"
 						reconcile(t, a, s, ReasonAllocated, "192.0.2.1")
@@ -68,7 +69,7 @@ func TestAnAddressWrittenByHandTakesNothing(t *testing.T) {
 func TestTermsAreShort(t *testing.T) {
 	s := service("x/a", 1)
 	for i := range 5000 {
-		s.Ports = append(s.Ports, Port{"TCP", uint16(i + 1)})
+		s.Ports = append(s.Ports, Port{Protocol: "TCP", Port: uint16(i + 1)})
 	}
 	s.SharingKey = "k"
 	addresses := addrs("192.0.2.1")

@@ -126,10 +126,11 @@ func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 }
 
 // describe gives a Service the annotations and labels of a Gateway that whoever writes the Gateway could also set on a
-// Service. The account of the controller may be allowed more.
+// Service. The account of the controller may be allowed more. A range of ports is none of these: it would lead to ports
+// of a backend that no route names, and no ReferenceGrant allows.
 func describe(svc *corev1.Service, g *gatewayv1.Gateway) {
 	for k, v := range g.Annotations {
-		if discovery.IsServiceAnnotation(k) {
+		if discovery.IsServiceAnnotation(k) && k != discovery.AnnotationPortRange {
 			svc.Annotations[k] = v
 		}
 	}
@@ -138,7 +139,7 @@ func describe(svc *corev1.Service, g *gatewayv1.Gateway) {
 		return
 	}
 	for k, v := range in.Annotations {
-		if discovery.IsServiceAnnotation(string(k)) || !isReserved(string(k)) {
+		if discovery.IsServiceAnnotation(string(k)) && string(k) != discovery.AnnotationPortRange || !isReserved(string(k)) {
 			svc.Annotations[string(k)] = string(v)
 		}
 	}

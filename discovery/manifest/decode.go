@@ -240,7 +240,7 @@ func (d *decoder) object(text []byte, item int) []object {
 		}
 		return d.list(&m)
 	}
-	if m.Items != nil && m.ofCore() {
+	if m.Items != nil && m.nearGroup() {
 		return []object{{item: item, faults: []fault{{joinPath(prefix, "kind"), unsupported(m.Kind) + ": a list of items is read as List"}}}}
 	}
 	o := object{item: item, hash: maphash.Bytes(d.seed, text)}

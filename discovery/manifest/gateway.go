@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/gateway"
 )
 
@@ -205,7 +206,12 @@ func assigned(in *gateway.Objects) map[Key]*corev1.Service {
 func (r *round) addStatuses(in *gateway.Objects, out *gateway.Result) {
 	for _, g := range in.Gateways {
 		if class := (Key{Kind: "GatewayClass", Name: string(g.Spec.GatewayClassName)}); r.claims[class].file == nil {
-			r.addStatus(Key{"Gateway", g.Namespace, g.Name}, "spec.gatewayClassName", fmt.Sprintf("%s does not exist", class))
+			r.addStatus(Key{"Gateway", g.Namespace, g.Name}, "spec.gatewayClassName", r.missing(class))
+		}
+	}
+	for _, c := range in.Classes {
+		if c.Spec.ControllerName != gateway.ControllerName {
+			r.addForeignClass(c)
 		}
 	}
 	for _, c := range out.Classes {
@@ -236,9 +242,17 @@ func (r *round) addRoute(key Key, parents []gatewayv1.ParentReference, statuses 
 			of.Namespace = string(*ref.Namespace)
 		}
 		if (ref.Kind == nil || *ref.Kind == "Gateway") && r.claims[of].file == nil {
-			r.addStatus(key, fmt.Sprintf("spec.parentRefs[%d]", i), fmt.Sprintf("%s does not exist", of))
+			r.addStatus(key, fmt.Sprintf("spec.parentRefs[%d]", i), r.missing(of))
 		}
 	}
+}
+
+// missing says of an object that is not served why: its document may be refused.
+func (r *round) missing(key Key) string {
+	if slices.ContainsFunc(r.report.Errors, func(e Error) bool { return e.Object == key }) {
+		return fmt.Sprintf("%s is refused", key)
+	}
+	return fmt.Sprintf("%s does not exist", key)
 }
 
 // addConditions warns of conditions that are false: of a listener that is Pending, the Gateway says why.
@@ -252,6 +266,21 @@ func (r *round) addConditions(key Key, of string, conditions []metav1.Condition)
 		}
 		r.addStatus(key, "", fmt.Sprintf("%snot %s (%s): %s", of, c.Type, c.Reason, c.Message))
 	}
+}
+
+// addForeignClass notes a class of another controller, which may be meant.
+func (r *round) addForeignClass(class *gatewayv1.GatewayClass) {
+	key := Key{Kind: "GatewayClass", Name: class.Name}
+	c := r.claims[key]
+	if c.file == nil || c.file.unfinished != nil {
+		return
+	}
+	if r.remarks[c.file.path]++; r.remarks[c.file.path] > maxFileNotes {
+		return
+	}
+	r.report.Notes = append(r.report.Notes, Note{File: c.file.path, Document: c.document, Text: fmt.Sprintf(
+		"%s: spec.controllerName: %q is another controller, Weir is %s", key,
+		discovery.Shortened(string(class.Spec.ControllerName), maxKind), gateway.ControllerName)})
 }
 
 // addStatus warns of an object that counts, and is not served as it asks.

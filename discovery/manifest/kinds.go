@@ -80,25 +80,23 @@ func decodeInto(value any, text []byte, prefix string, check func() verdict) dec
 	return finish(value, unknown, check(), prefix)
 }
 
-// skip is a document of another kind. The object that was meant is named if the kind is probably
-// misspelt, or the API version.
+// skip is a document of another kind. The object that was meant is named if its kind, or the API
+// version, is probably misspelt.
 func skip(m *meta, o object, prefix string) object {
 	o.skipped = discovery.Shortened(strings.TrimSpace(m.APIVersion+" "+m.Kind), maxKind)
-	for kind := range versions {
-		switch {
-		case m.Kind == kind:
-			o.misspelt, o.foreign = joinPath(prefix, "apiVersion"), !m.ofCore()
-		case m.ofCore() && similar.Name(m.Kind, []string{kind}) != "":
-			o.misspelt = joinPath(prefix, "kind")
-		case m.group() == gatewayv1.GroupName && gatewayKinds[kind] && similar.Name(m.Kind, slices.Sorted(maps.Keys(gatewayKinds))) == kind:
-			o.misspelt, o.foreign = joinPath(prefix, "kind"), true // the API has other routes
-		default:
-			continue
+	_, exact := versions[m.Kind]
+	kind := m.Kind
+	if !exact {
+		if kind = similar.Name(m.Kind, slices.Sorted(maps.Keys(versions))); kind == "" || !m.nearGroup() {
+			return o
 		}
-		o.meant, o.key = kind, m.key(kind)
-		if nameFault(o.key) != "" {
-			o.key = Key{}
-		}
+	}
+	if o.meant, o.misspelt = kind, joinPath(prefix, "kind"); exact {
+		o.misspelt = joinPath(prefix, "apiVersion")
+	}
+	o.foreign = !m.nearGroup() || m.group() == gatewayv1.GroupName && otherRoutes[m.Kind]
+	if o.key = m.key(kind); nameFault(o.key) != "" {
+		o.key = Key{}
 	}
 	return o
 }
@@ -106,8 +104,13 @@ func skip(m *meta, o object, prefix string) object {
 // maxKind bounds the kind that a report names, in bytes.
 const maxKind = 200
 
-// ofCore reports whether m is of the groups of the kinds that are read.
-func (m *meta) ofCore() bool { return m.group() == "" || m.group() == discoveryv1.GroupName }
+// otherRoutes are kinds of the Gateway API that are not read, and resemble kinds that are.
+var otherRoutes = map[string]bool{"HTTPRoute": true, "TLSRoute": true, "GRPCRoute": true}
+
+// nearGroup reports whether the API group of m is that of a kind that is read, or resembles it.
+func (m *meta) nearGroup() bool {
+	return m.group() == "" || similar.Name(m.group(), []string{discoveryv1.GroupName, gatewayv1.GroupName}) != ""
+}
 
 func (m *meta) group() string {
 	group, _, found := strings.Cut(m.APIVersion, "/")

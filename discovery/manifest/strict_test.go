@@ -184,6 +184,41 @@ func TestMisspeltKindKeepsTheObject(t *testing.T) {
 	d.expectWarnings("serving.knative.dev/v1 Service is not used by Weir, skipped")
 }
 
+// A misspelt kind or group of the Gateway API is an error, other routes and groups are not.
+func TestMisspeltKindOfTheGatewayAPI(t *testing.T) {
+	const group = "gateway.networking.k8s.io/v1"
+	for _, c := range []struct{ apiVersion, kind, field, meant string }{
+		{group, "TcpRoute", "kind", "TCPRoute"},
+		{group, "tcproute", "kind", "TCPRoute"},
+		{group, "TCPRoutes", "kind", "TCPRoute"},
+		{group, "TCPRout", "kind", "TCPRoute"},
+		{group, "UdpRoute", "kind", "UDPRoute"},
+		{group, "Gatway", "kind", "Gateway"},
+		{group, "GatewayClas", "kind", "GatewayClass"},
+		{"v1", "TcpRoute", "kind", "TCPRoute"},
+		{"v1", "TCPRoute", "apiVersion", "TCPRoute"},
+		{"gateways.networking.k8s.io/v1", "Gateway", "apiVersion", "Gateway"},
+		{"gateways.networking.k8s.io/v1", "TcpRoute", "kind", "TCPRoute"},
+		{group, "HTTPRoute", "", ""},
+		{group, "TLSRoute", "", ""},
+		{group, "GRPCRoute", "", ""},
+		{group, "ListenerSet", "", ""},
+		{"networking.istio.io/v1", "Gateway", "", ""},
+		{"traefik.io/v1alpha1", "TcpRoute", "", ""},
+	} {
+		t.Run(c.apiVersion+" "+c.kind, func(t *testing.T) {
+			d := newDir(t)
+			d.write("a.yaml", "apiVersion: "+c.apiVersion+"\nkind: "+c.kind+"\nmetadata: {name: web}\n")
+			if c.meant == "" {
+				d.expectWarnings(c.apiVersion + " " + c.kind + " is not used by Weir, skipped")
+				return
+			}
+			d.expectErrors(fmt.Sprintf("%s: %q is not used by Weir (did you mean %s %s?): skipped",
+				c.field, c.apiVersion+" "+c.kind, group, c.meant))
+		})
+	}
+}
+
 // A node port is never taken from the Service that serves on it.
 func TestNodePortOfAnotherServiceIsRefused(t *testing.T) {
 	d := newDir(t)

@@ -156,15 +156,37 @@ func preferred(list []dns.SRV) []dns.SRV {
 type memory struct {
 	records    map[records]result
 	targets    []netip.AddrPort
+	at         time.Time // when the DNS last gave all of them
+	restored   bool      // they are of the process before, and the DNS has not answered every question since
 	emptySince time.Time // zero: there were targets in the last answer
 }
 
 // settle makes the answer of a lookup.
 func (m *memory) settle(targets []netip.AddrPort, x *lookup, own func() []netip.Addr, now time.Time) (out discovery.NameAnswer) {
 	fault := func(format string, args ...any) { out.Faults = append(out.Faults, fmt.Sprintf(format, args...)) }
+	var machine []netip.Addr
+	if own != nil && len(targets)+len(m.targets) > 0 {
+		machine = own()
+	}
+	// Whoever forges or filters answers has addresses such as 127.0.0.1: they are no answer that ends the last.
+	good := slices.DeleteFunc(slices.Clone(targets), func(t netip.AddrPort) bool { return refusal(t.Addr(), machine) != "" })
+	refused := len(targets) > 0 && len(good) == 0
+	if m.restored = m.restored && (x.fault != "" || refused); !m.restored && len(targets) > 0 && !refused && (x.fault == "" || m.at.IsZero()) {
+		m.at = now
+	}
 	switch {
+	case m.restored: // records of before are not known, so a target without an answer may be of any question
+		targets = slices.Concat(m.targets, targets)
+		slices.SortFunc(targets, netip.AddrPort.Compare)
+		targets = slices.Compact(targets)
+		targets = targets[:min(len(targets), maxAddresses)]
+	case refused:
+		if m.emptySince = (time.Time{}); len(m.targets) > 0 {
+			fault("the last answer is kept: all addresses of this one are refused")
+		}
+		targets = slices.Concat(m.targets, targets)
 	case len(targets) > 0:
-		m.targets, m.emptySince = targets, time.Time{}
+		m.targets, m.emptySince = good, time.Time{}
 	case x.fault != "":
 		targets = m.targets // nothing is known
 	case len(m.targets) == 0:
@@ -183,7 +205,10 @@ func (m *memory) settle(targets []netip.AddrPort, x *lookup, own func() []netip.
 	}
 	if x.fault != "" {
 		text := "the last answer is kept"
-		if len(targets) == 0 {
+		switch {
+		case m.restored:
+			text = "the last answer before the start is kept, of " + m.at.UTC().Format(time.RFC3339)
+		case len(targets) == 0:
 			text = "there is no answer yet"
 		}
 		fault("%s; %s", x.fault, text)
@@ -191,16 +216,20 @@ func (m *memory) settle(targets []netip.AddrPort, x *lookup, own func() []netip.
 	if x.more {
 		fault("it has more than %d addresses or %d SRV records: others are not used", maxAddresses, maxRecords)
 	}
-	var machine []netip.Addr
-	if own != nil && len(targets) > 0 {
-		machine = own()
-	}
 	for _, t := range targets {
-		if slices.Contains(machine, t.Addr()) {
-			fault("%s is refused: it is an address of this node", t.Addr())
+		if why := refusal(t.Addr(), machine); why != "" {
+			fault("%s is refused: %s", t.Addr(), why)
 		} else {
 			out.Targets = append(out.Targets, t)
 		}
 	}
 	return out
+}
+
+// refusal says why an address is no endpoint, "" if it may be one.
+func refusal(a netip.Addr, machine []netip.Addr) string {
+	if slices.Contains(machine, a) {
+		return "it is an address of this node"
+	}
+	return discovery.SpecialAddr(a)
 }

@@ -63,6 +63,9 @@ type Config struct {
 	Own func() []netip.Addr
 	// Changed is called after answers have changed, by Run.
 	Changed func()
+	// Kept are answers of the process before, from Resolver.Answers. An answer counts until the DNS has
+	// answered every question of the name, unless it is older than KeptFor.
+	Kept []Kept
 }
 
 // Server is a resolver that does not change, for Config.Servers.
@@ -120,6 +123,9 @@ type name struct {
 	answer discovery.NameAnswer
 	asked  bool // once
 	memory memory
+	// last is that of memory, for the next process, and at when the DNS gave it.
+	last []netip.AddrPort
+	at   time.Time
 }
 
 // Resolver resolves names. It implements discovery.Names.
@@ -136,7 +142,8 @@ type Resolver struct {
 	names  map[key]*name
 	slices map[discovery.ServiceName][]key
 	shares map[string]*share
-	count  int // of names that are resolved
+	kept   map[key]Kept // answers of the process before, for names without a slice so far
+	count  int          // of names that are resolved
 	// settled is when Settle waits no more, zero before there are names.
 	settled time.Time
 }
@@ -148,7 +155,9 @@ func New(cfg Config) *Resolver {
 	r := &Resolver{
 		cfg: cfg, limit: newLimiter(perSecond, perSecond/4), first: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		names: map[key]*name{}, slices: map[discovery.ServiceName][]key{}, shares: map[string]*share{},
+		kept: map[key]Kept{},
 	}
+	r.keep(cfg.Kept, time.Now())
 	r.query = (&client{servers: cfg.Servers}).query
 	return r
 }
@@ -188,6 +197,7 @@ func (r *Resolver) Follow(slice discovery.ServiceName, questions []discovery.Nam
 		if n == nil {
 			n = &name{key: k, owners: map[discovery.ServiceName]struct{}{}}
 			r.names[k] = n
+			r.restore(n)
 		}
 		n.owners[slice] = struct{}{}
 	}
@@ -249,7 +259,7 @@ func (r *Resolver) start(n *name) {
 	}
 	free := maxNames - r.count
 	if free == 0 || used >= min(maxOfNamespace, max(1, (free+2)/3)) {
-		n.answer.Faults = []string{fmt.Sprintf("it is not resolved: of %d names of a node a namespace has at most %d, and a third of those that are free", maxNames, maxOfNamespace)}
+		n.answer.Targets, n.answer.Faults = nil, []string{fmt.Sprintf("it is not resolved: of %d names of a node a namespace has at most %d, and a third of those that are free", maxNames, maxOfNamespace)}
 		n.asked = true
 		return
 	}
@@ -259,7 +269,9 @@ func (r *Resolver) start(n *name) {
 	}
 	s.names++
 	r.count++
-	n.answer.Faults, n.asked = nil, false
+	if n.answer, n.asked = (discovery.NameAnswer{}), false; n.memory.restored {
+		n.answer = n.memory.settle(nil, &lookup{fault: "there is no answer yet"}, r.cfg.Own, time.Now())
+	}
 	var ctx context.Context
 	ctx, n.end = context.WithCancel(r.ctx)
 	r.tasks.Go(func() { r.follow(ctx, n, s) })
@@ -312,6 +324,7 @@ func (r *Resolver) refresh(ctx context.Context, n *name, s *share) (next time.Du
 	r.mu.Lock()
 	changed := !n.asked || !slices.Equal(n.answer.Targets, answer.Targets) || !slices.Equal(n.answer.Faults, answer.Faults)
 	n.answer, n.asked = answer, true
+	n.last, n.at = n.memory.targets, n.memory.at
 	r.mu.Unlock()
 	notify(r.first)
 	if changed {

@@ -25,12 +25,20 @@ type zone struct {
 	rcode   int
 	asked   int
 	silent  bool
+	failing uint16 // questions of this kind fail
 }
 
 func (z *zone) set(rcode int, records ...string) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.rcode, z.records, z.silent = rcode, records, false
+}
+
+// fail has questions of a type fail, 0: none.
+func (z *zone) fail(kind uint16) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.failing = kind
 }
 
 // ServeDNS implements dns.Handler. Answers by UDP with more than ten records are cut short.
@@ -151,24 +159,27 @@ func TestAnswers(t *testing.T) {
 
 // inFalseTime runs a Resolver in false time on a zone.
 func inFalseTime(t *testing.T, z *zone, f func(*Resolver)) {
-	synctest.Test(t, func(*testing.T) {
-		r := New(Config{Changed: func() {}})
-		r.query = func(_ context.Context, host string, kind uint16) (*dns.Msg, error) {
-			z.mu.Lock()
-			defer z.mu.Unlock()
-			z.asked++
-			if z.rcode == dns.RcodeServerFailure {
-				return nil, fmt.Errorf("SERVFAIL")
-			}
-			return z.answer(new(dns.Msg).SetQuestion(dns.Fqdn(host), kind)), nil
+	synctest.Test(t, func(*testing.T) { onZone(z, nil, f) })
+}
+
+// onZone runs a Resolver on a zone, with answers of the process before.
+func onZone(z *zone, kept []Kept, f func(*Resolver)) {
+	r := New(Config{Changed: func() {}, Kept: kept})
+	r.query = func(_ context.Context, host string, kind uint16) (*dns.Msg, error) {
+		z.mu.Lock()
+		defer z.mu.Unlock()
+		z.asked++
+		if z.rcode == dns.RcodeServerFailure || z.failing == kind {
+			return nil, fmt.Errorf("SERVFAIL")
 		}
-		ctx, cancel := context.WithCancel(context.Background())
-		var ended sync.WaitGroup
-		ended.Go(func() { r.Run(ctx) })
-		f(r)
-		cancel()
-		ended.Wait()
-	})
+		return z.answer(new(dns.Msg).SetQuestion(dns.Fqdn(host), kind)), nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var ended sync.WaitGroup
+	ended.Go(func() { r.Run(ctx) })
+	f(r)
+	cancel()
+	ended.Wait()
 }
 
 // An answer changes with its time to live. A resolver that fails takes none away, and a name that is gone
@@ -207,6 +218,13 @@ func TestLastAnswersAreKept(t *testing.T) {
 		z.set(0, "a.example. 0 IN A 10.0.0.3")
 		time.Sleep(maxRetry)
 		expect("it answers again", "[10.0.0.3:0]", "")
+		z.set(0, "a.example. 0 IN A 127.0.0.1", "a.example. 0 IN A 0.0.0.0")
+		time.Sleep(time.Hour)
+		expect("a resolver that forges answers", "[10.0.0.3:0]", "the last answer is kept: all addresses of this one are refused; "+
+			"0.0.0.0 is refused: may not be unspecified (0.0.0.0); 127.0.0.1 is refused: may not be in the loopback range (127.0.0.0/8, ::1/128)")
+		z.set(0, "a.example. 0 IN A 10.0.0.3", "a.example. 0 IN A 127.0.0.1")
+		time.Sleep(minTTL + time.Second)
+		expect("one is refused", "[10.0.0.3:0]", "127.0.0.1 is refused: may not be in the loopback range (127.0.0.0/8, ::1/128)")
 		z.set(dns.RcodeNameError)
 		time.Sleep(minTTL + time.Second)
 		expect("the name is gone", "[10.0.0.3:0]", "it has no address any more; the last answer is kept for 30s")

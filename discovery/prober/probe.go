@@ -186,7 +186,7 @@ var ofNode = []syscall.Errno{
 
 // inWords is an error as operators read it: a few words that do not change from probe to probe.
 func inWords(err error, timeout time.Duration) error {
-	if errors.Is(err, ErrNode) {
+	if err == nil || errors.Is(err, ErrNode) {
 		return err
 	}
 	for _, e := range ofNode {
@@ -196,8 +196,6 @@ func inWords(err error, timeout time.Duration) error {
 	}
 	var plain tls.RecordHeaderError
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, context.Canceled):
 		return ErrNode
 	case errors.Is(err, syscall.ECONNREFUSED):

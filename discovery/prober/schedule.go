@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/weirlb/weir/discovery/probe"
 )
 
 // Bounds of a node. Whoever writes Services can ask for more: then the periods of those who ask for
@@ -27,8 +29,9 @@ const (
 	// jitter is the part of a period that probes are early by, at most, so that those of many nodes and
 	// endpoints do not stay together.
 	jitter = 0.1
-	// dueEvery is how often due probes are looked for.
-	dueEvery = 5 * time.Millisecond
+	// dueEvery is how often due probes, and outcomes of connections by TCP, are looked for: what is done
+	// together costs less. Probes begin, and end, later by that at most.
+	dueEvery = 50 * time.Millisecond
 )
 
 // key identifies a target: owners with an equal one share the probe. Those of other groups do not: each
@@ -70,7 +73,7 @@ type State struct {
 type target struct {
 	Target
 	key       key
-	owners    map[string]struct{}
+	owners    map[string]struct{} // none: it is gone
 	group     *group
 	state     State
 	successes int // in a row
@@ -91,6 +94,8 @@ type group struct {
 type Scheduler struct {
 	probe    func(context.Context, *Target) error
 	onChange func(Target, State, []string)
+	together bool     // connections of TCP: by connects
+	connects connects // of Run
 
 	mu       sync.Mutex
 	owned    map[string][]key
@@ -104,12 +109,17 @@ type Scheduler struct {
 	fault    error // of the node, of the last probe
 }
 
-// NewScheduler makes a Scheduler. onChange is called with each change of a Value, and the owners of the
-// target, by any goroutine and without a lock. probe is nil for that of Straight.
+// Scheduler makes a Scheduler of probes by d, in which connections of TCP by the node's own path are begun
+// and looked at together. onChange is as of NewScheduler.
+func (d Dialer) Scheduler(onChange func(Target, State, []string)) *Scheduler {
+	s := NewScheduler(onChange, d.Probe)
+	s.together = true
+	return s
+}
+
+// NewScheduler makes a Scheduler of probes by a function. onChange is called with each change of a Value,
+// and the owners of the target, by any goroutine and without a lock.
 func NewScheduler(onChange func(Target, State, []string), probe func(context.Context, *Target) error) *Scheduler {
-	if probe == nil {
-		probe = Dialer(Straight).Probe
-	}
 	return &Scheduler{
 		probe: probe, onChange: onChange, owned: map[string][]key{}, targets: map[key]*target{}, groups: map[string]*group{},
 		limit: rate.NewLimiter(PerSecond, burst), wake: make(chan struct{}, 1),
@@ -209,10 +219,11 @@ func (s *Scheduler) awake() {
 func (s *Scheduler) Run(ctx context.Context) {
 	var probes sync.WaitGroup
 	defer probes.Wait()
+	defer s.connects.close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		timer.Reset(s.begin(ctx, &probes, time.Now()))
+		timer.Reset(s.round(ctx, &probes, time.Now()))
 		select {
 		case <-ctx.Done():
 			return
@@ -222,8 +233,33 @@ func (s *Scheduler) Run(ctx context.Context) {
 	}
 }
 
-// begin starts the probes that are due at now, and returns how long it may rest.
-func (s *Scheduler) begin(ctx context.Context, probes *sync.WaitGroup, now time.Time) time.Duration {
+// round ends the connections whose outcome is known, and begins the probes that are due at now. It returns
+// how long it may rest.
+func (s *Scheduler) round(ctx context.Context, probes *sync.WaitGroup, now time.Time) time.Duration {
+	s.connects.collect(now, func(t *target, err error, began time.Time, took time.Duration) {
+		s.end(t, inWords(err, t.Check.Timeout), began, took)
+	})
+	due, rest := s.due(now)
+	for _, t := range due {
+		if !s.together || t.Check.Kind != probe.TCP || t.Via != (Via{}) {
+			probes.Go(func() {
+				began := time.Now()
+				err := s.probe(ctx, &t.Target)
+				s.end(t, err, began, time.Since(began))
+			})
+		} else if err := s.connects.begin(t, now); err != nil {
+			s.end(t, inWords(err, t.Check.Timeout), now, 0)
+		}
+	}
+	if !s.connects.empty() {
+		rest = min(rest, dueEvery)
+	}
+	return rest
+}
+
+// due takes the targets from the queue whose probes are to begin at now, and returns how long until the
+// next.
+func (s *Scheduler) due(now time.Time) (due []*target, rest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.changed {
@@ -233,7 +269,7 @@ func (s *Scheduler) begin(ctx context.Context, probes *sync.WaitGroup, now time.
 	for len(s.queue) > 0 && s.inFlight < InFlight {
 		t := s.queue[0]
 		if wait := t.due.Sub(now); wait > 0 {
-			return max(dueEvery, wait)
+			return due, max(dueEvery, wait)
 		}
 		if s.room(t.group) == 0 {
 			heap.Pop(&s.queue)
@@ -241,14 +277,14 @@ func (s *Scheduler) begin(ctx context.Context, probes *sync.WaitGroup, now time.
 			continue
 		}
 		if !s.limit.AllowN(now, 1) {
-			return dueEvery
+			return due, dueEvery
 		}
 		heap.Pop(&s.queue)
 		s.inFlight++
 		t.group.inFlight++
-		probes.Go(func() { s.do(ctx, t) })
+		due = append(due, t)
 	}
-	return time.Hour // until it is woken
+	return due, time.Hour // until it is woken
 }
 
 // room is how many more probes of a group may begin. One always may, so that none waits for others.
@@ -257,19 +293,16 @@ func (s *Scheduler) room(g *group) int {
 	return max(0, max(1, (InFlight-s.inFlight+2)/3)-g.inFlight)
 }
 
-// do probes a target once.
-func (s *Scheduler) do(ctx context.Context, t *target) {
-	began := time.Now()
-	err := s.probe(ctx, &t.Target)
-	now := time.Now()
-	changed, state, owners := s.done(t, err, began, now)
+// end is of a probe with its outcome.
+func (s *Scheduler) end(t *target, err error, began time.Time, took time.Duration) {
+	changed, state, owners := s.note(t, err, began, took)
 	if changed {
 		s.onChange(t.Target, state, owners)
 	}
 }
 
-// done notes the result of a probe, and when the next is due.
-func (s *Scheduler) done(t *target, err error, began, now time.Time) (changed bool, state State, owners []string) {
+// note notes the outcome of a probe, and when the next is due.
+func (s *Scheduler) note(t *target, err error, began time.Time, took time.Duration) (changed bool, state State, owners []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	full := s.inFlight == InFlight
@@ -278,7 +311,7 @@ func (s *Scheduler) done(t *target, err error, began, now time.Time) (changed bo
 	for room := s.room(t.group); len(t.group.waiting) > 0 && room > 0; {
 		next := t.group.waiting[0]
 		t.group.waiting = t.group.waiting[1:]
-		if s.targets[next.key] == next { // not gone meanwhile
+		if len(next.owners) > 0 { // not gone meanwhile
 			heap.Push(&s.queue, next)
 			full = true
 			room--
@@ -287,7 +320,7 @@ func (s *Scheduler) done(t *target, err error, began, now time.Time) (changed bo
 	if full {
 		s.awake()
 	}
-	if s.targets[t.key] != t {
+	if len(t.owners) == 0 {
 		return false, State{}, nil // gone meanwhile
 	}
 	period := float64(t.Check.Period) * t.group.stretched
@@ -300,7 +333,7 @@ func (s *Scheduler) done(t *target, err error, began, now time.Time) (changed bo
 		s.fault = err
 		return false, State{}, nil
 	}
-	if !t.note(err, now.Sub(began), now) {
+	if !t.note(err, took, time.Now()) {
 		return false, State{}, nil
 	}
 	for o := range t.owners {

@@ -1,6 +1,8 @@
 package announce
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -72,5 +74,47 @@ func TestAdoptedAddressesNeedNotSettle(t *testing.T) {
 		if got := out.Decisions[i].Reason; got != want {
 			t.Errorf("%v: %v, want %v", out.Decisions[i].Address, got, want)
 		}
+	}
+}
+
+// An advertisement for some routers is told to them alone, and a router has the attributes of all
+// advertisements for it. One for routers of other nodes announces nothing.
+func TestAdvertisementsOfSomeRouters(t *testing.T) {
+	address := netip.MustParseAddr("192.0.2.1")
+	allow := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	of := func(community uint32, peers ...string) Advertisement {
+		return Advertisement{Allow: allow, Peers: peers, Attributes: Attributes{Communities: []uint32{community}}}
+	}
+	none := of(9)
+	none.Peers = []string{}
+	for name, c := range map[string]struct {
+		list []Advertisement
+		want string // the communities of all, and by peer
+	}{
+		"all":             {[]Advertisement{of(1)}, "[1]"},
+		"one":             {[]Advertisement{of(1, "a")}, "limited [] a [1]"},
+		"two":             {[]Advertisement{of(1, "a", "b"), of(2, "b")}, "limited [] a [1] b [1 2]"},
+		"all, and more":   {[]Advertisement{of(1), of(2, "b")}, "[1] b [1 2]"},
+		"of other nodes":  {[]Advertisement{none}, "not-allowed: the advertisements that select it are for routers that this node does not have (peers)"},
+		"of one, and not": {[]Advertisement{none, of(1, "a")}, "limited [] a [1]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r Rule
+			r.SetSettings(Settings{Advertisements: c.list})
+			out := r.Decide(&Node{}, map[netip.Addr][]Frontend{address: {{Service: "a", Programmed: true, Endpoints: 1}}}, time.Unix(1000, 0))
+			got := fmt.Sprintf("%v: %s", out.Decisions[0].Reason, out.Decisions[0].Detail)
+			for _, x := range out.Routes {
+				got = fmt.Sprint(x.Communities)
+				if x.Limited {
+					got = "limited " + got
+				}
+				for _, name := range slices.Sorted(maps.Keys(x.Peers)) {
+					got += fmt.Sprintf(" %s %v", name, x.Peers[name].Communities)
+				}
+			}
+			if got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
 	}
 }

@@ -107,6 +107,9 @@ type Advertisement struct {
 	Selects                func(labels map[string]string) bool
 	Aggregate4, Aggregate6 int
 	Attributes             Attributes
+	// Peers are the names of those that are told, as Peer has them; nil: all. None of this node's
+	// is an empty list, which announces nothing.
+	Peers []string
 	// Link is true for addresses that are announced on links alone, and not to routers.
 	Link bool
 	// Interfaces are those of Link; nil: all.
@@ -126,6 +129,11 @@ type Attributes struct {
 type Route struct {
 	Prefix netip.Prefix
 	Attributes
+	// Peers are by name those that are told other Communities, LargeCommunities and LocalPref. Other
+	// attributes are the same for all.
+	Peers map[string]Attributes
+	// Limited is true if Peers alone are told.
+	Limited bool
 }
 
 // Speaker announces routes.

@@ -28,7 +28,7 @@ func (r *Rule) Explain(a netip.Addr, n *Node, frontends []Frontend, now time.Tim
 	claims := claimsOf(frontends)
 	allowed := Condition{Reason: NotAllowed, Met: len(r.selecting(nil, a, claims.own)) > 0}
 	if !allowed.Met {
-		allowed.Detail = r.unselected(a)
+		allowed.Detail = r.unselected(a, claims.own)
 	}
 	out := append([]Condition{allowed}, n.conditions()...)
 	h := r.addresses[a]

@@ -1,7 +1,6 @@
 package announce
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -16,6 +15,7 @@ const (
 
 	notAllowed  = "no prefix of announce.prefixes has it"
 	notSelected = "no advertisement selects it"
+	noPeer      = "the advertisements that select it are for routers that this node does not have (peers)"
 )
 
 // Rule decides. The zero value has no settings and announces nothing.
@@ -128,8 +128,8 @@ func (r *Rule) Decide(n *Node, frontends map[netip.Addr][]Frontend, now time.Tim
 func (r *Rule) decide(a netip.Addr, h *history, n *Node, c *claims, now time.Time, next *time.Time) (Reason, string) {
 	h.forget(now)
 	if len(h.by) == 0 {
-		why := r.unselected(a)
-		if why == notSelected { // labels may change at any rate
+		why := r.unselected(a, c.own)
+		if why != notAllowed { // labels may change at any rate
 			h.withdraw(now)
 		}
 		h.well, h.empty = time.Time{}, time.Time{}
@@ -270,45 +270,6 @@ func (r *Rule) keepsPlace(d *Decision, free *time.Time) bool {
 	}
 	sooner(free, falls[len(falls)-1].Add(flapWindow))
 	return true
-}
-
-// routes are those of the announced addresses.
-func (r *Rule) routes(list []Decision) []Route {
-	routes := map[netip.Prefix]Attributes{}
-	for n, x := range r.all {
-		for i := range list {
-			if x.Link {
-				break
-			}
-			if list[i].Reason == Announced && slices.Contains(r.addresses[list[i].Address].by, n) {
-				p := x.prefix(list[i].Address)
-				routes[p] = routes[p].and(&x.Attributes)
-			}
-		}
-	}
-	var out []Route
-	for _, p := range slices.SortedFunc(maps.Keys(routes), netip.Prefix.Compare) {
-		out = append(out, Route{p, routes[p]})
-	}
-	return out
-}
-
-// and are the attributes of a route that two advertisements ask for: the communities of both, and
-// of other attributes the first.
-func (a Attributes) and(b *Attributes) Attributes {
-	for _, c := range b.Communities {
-		if !slices.Contains(a.Communities, c) {
-			a.Communities = append(slices.Clip(a.Communities), c)
-		}
-	}
-	for _, c := range b.LargeCommunities {
-		if !slices.Contains(a.LargeCommunities, c) {
-			a.LargeCommunities = append(slices.Clip(a.LargeCommunities), c)
-		}
-	}
-	a.MED, a.LocalPref = cmp.Or(a.MED, b.MED), cmp.Or(a.LocalPref, b.LocalPref)
-	a.Prepend = max(a.Prepend, b.Prepend)
-	return a
 }
 
 // prefix is the prefix of the route to an address.

@@ -17,9 +17,14 @@ func (r *Rule) selecting(by []int, a netip.Addr, own []Frontend) []int {
 }
 
 func (x *Advertisement) selects(a netip.Addr, own []Frontend) bool {
-	if !x.allows(a) {
+	if !x.allows(a) || x.Peers != nil && len(x.Peers) == 0 {
 		return false
 	}
+	return x.selectsAll(own)
+}
+
+// selectsAll reports whether the advertisement is for all Services of an owner's namespace.
+func (x *Advertisement) selectsAll(own []Frontend) bool {
 	if x.Selects == nil {
 		return true
 	}
@@ -40,7 +45,10 @@ func (x *Advertisement) allows(a netip.Addr) bool {
 }
 
 // unselected says why no advertisement selects an address.
-func (r *Rule) unselected(a netip.Addr) string {
+func (r *Rule) unselected(a netip.Addr, own []Frontend) string {
+	if slices.ContainsFunc(r.all, func(x Advertisement) bool { return x.allows(a) && x.Peers != nil && x.selectsAll(own) }) {
+		return noPeer
+	}
 	if slices.ContainsFunc(r.all, func(x Advertisement) bool { return x.allows(a) }) {
 		return notSelected
 	}

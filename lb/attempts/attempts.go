@@ -9,9 +9,11 @@
 //   - refused: the endpoint has answered the SYN with a RST, or a datagram or SYN with ICMP port
 //     unreachable.
 //   - unanswered: the client has sent its SYN again, because no answer came within a second; or
-//     the next hop to the endpoint did not answer, or there is no route.
+//     the next hop to the endpoint did not answer, or no route leads there. A flow that begins at another
+//     endpoint for that is no attempt.
 //
-// Each is counted at most once per TCP connection. Of UDP every ICMP error counts.
+// Each is counted at most once per TCP connection. Of UDP every ICMP error counts. Of a range of ports
+// what is refused or unanswered counts at the port with which the endpoint is listed alone.
 package attempts
 
 import (
@@ -39,6 +41,15 @@ type record struct {
 // may be called by any goroutine; none takes a lock.
 type Table struct {
 	chunks []atomic.Pointer[[chunkSize]record]
+	shown  bool // it is that of a View
+}
+
+// View is the table for who only reads it: what fails and succeeds there is not counted.
+func (t *Table) View() *Table {
+	if t == nil {
+		return nil
+	}
+	return &Table{t.chunks, true}
 }
 
 // Counts are those of an endpoint number since it was assigned.
@@ -90,7 +101,7 @@ func (t *Table) of(n uint32) *record {
 // Answered counts an attempt that endpoint number n has answered.
 func (t *Table) Answered(n uint32) {
 	r := t.of(n)
-	if r == nil {
+	if r == nil || t.shown {
 		return
 	}
 	r.answered.Add(1)
@@ -101,7 +112,7 @@ func (t *Table) Answered(n uint32) {
 
 // Refused counts an attempt that endpoint number n has refused.
 func (t *Table) Refused(n, tick uint32) {
-	if r := t.of(n); r != nil {
+	if r := t.of(n); r != nil && !t.shown {
 		r.refused.Add(1)
 		r.failed(tick)
 	}
@@ -109,7 +120,7 @@ func (t *Table) Refused(n, tick uint32) {
 
 // Unanswered counts an attempt that endpoint number n has not answered in time.
 func (t *Table) Unanswered(n, tick uint32) {
-	if r := t.of(n); r != nil {
+	if r := t.of(n); r != nil && !t.shown {
 		r.unanswered.Add(1)
 		r.failed(tick)
 	}

@@ -26,6 +26,23 @@ func TestFailuresInARowEndWithAnAnswer(t *testing.T) {
 	a.Refused(1<<13, 1) // beyond the last
 }
 
+// Who only reads the counts, as a trace does, changes none.
+func TestAViewCountsNothing(t *testing.T) {
+	counts := New(10)
+	counts.Assign(1)
+	counts.Refused(1, 7)
+	before, v := counts.Of(1), counts.View()
+	v.Refused(1, 8)
+	v.Unanswered(1, 8)
+	v.Answered(1)
+	if counts.Of(1) != before || v.Of(1) != before {
+		t.Errorf("%+v, in the view %+v, want %+v", counts.Of(1), v.Of(1), before)
+	}
+	if (*Table)(nil).View() != nil {
+		t.Error("no table has a view")
+	}
+}
+
 func TestWorstAreThoseWithTheMostFailures(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, failed := New(1<<12), map[uint32]uint64{}

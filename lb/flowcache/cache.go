@@ -234,12 +234,14 @@ func (c *Cache) Maps() map[string]*ebpf.Map {
 }
 
 // Save moves the flow table into its file, and removes the pin: no process is to have the memory
-// after this one. Preconditions: no worker and no program in the kernel changes the table.
+// after this one, also if the file cannot be written. Preconditions: no worker and no program in the
+// kernel changes the table.
 func (c *Cache) Save(flows *conntrack.Table) error {
-	if err := conntrack.Save(flows); err != nil || c.pins == nil {
+	err := conntrack.Save(flows)
+	if c.pins == nil {
 		return err
 	}
-	err := c.pins.remove()
+	err = errors.Join(err, c.pins.remove())
 	_ = os.Remove(filepath.Dir(c.pins.path)) // if it is empty
 	return err
 }

@@ -60,6 +60,24 @@ func TestTheNextProcessAdoptsThePinnedTable(t *testing.T) {
 	p.end()
 }
 
+// A stop with a full disk leaves no memory in the kernel either.
+func TestATableThatCannotBeSavedIsNotPinned(t *testing.T) {
+	dir := bpffs(t)
+	files := filepath.Dir(dir) + ".flows"
+	must(t, os.MkdirAll(files, 0o755))
+	must(t, unix.Mount("tmpfs", files, "tmpfs", 0, "size=16k"))
+	defer func() { must(t, unix.Unmount(files, unix.MNT_DETACH)) }()
+	p := start(t, dir, 2000)
+	p.create(0, 100)
+	if err := p.cache.Save(p.flows); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("saved to a full disk: %v", err)
+	}
+	p.end()
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		checkPins(t, dir, 0)
+	}
+}
+
 func mapID(t *testing.T, m *ebpf.Map) ebpf.MapID {
 	t.Helper()
 	info, err := m.Info()

@@ -58,7 +58,7 @@ func (f *formerFrontend) owner() string {
 func (f *formerFrontends) add(entry *table.FrontendEntry, now time.Time) (out *table.FrontendEntry) {
 	f.remove(entry.Key)
 	if len(f.byKey) >= maxFormer {
-		out = f.yield()
+		out = f.yield(func(*table.FrontendEntry) bool { return true })
 	}
 	x := &formerFrontend{entry: *entry, since: now}
 	x.entry.Pool, x.entry.Policy = nil, nil
@@ -92,12 +92,20 @@ func (f *formerFrontends) remove(k table.Key) {
 	}
 }
 
-// yield forgets the oldest frontend of the namespace that has most, and returns it, nil for none.
-func (f *formerFrontends) yield() *table.FrontendEntry {
+// yield forgets the oldest frontend that makes room of the namespace that has most, and returns it,
+// nil for none.
+func (f *formerFrontends) yield(makesRoom func(*table.FrontendEntry) bool) *table.FrontendEntry {
 	var oldest *formerFrontend
 	most := 0
 	for _, own := range f.owners {
-		first := own.Front().Value.(*formerFrontend)
+		at := own.Front()
+		for at != nil && !makesRoom(&at.Value.(*formerFrontend).entry) {
+			at = at.Next()
+		}
+		if at == nil {
+			continue
+		}
+		first := at.Value.(*formerFrontend)
 		if own.Len() > most || own.Len() == most && first.since.Before(oldest.since) {
 			oldest, most = first, own.Len()
 		}

@@ -46,6 +46,38 @@ func TestFormerFrontendsOfANamespaceDisplaceEachOther(t *testing.T) {
 	}
 }
 
+func rangeOf(service string, first uint16) *table.FrontendEntry {
+	a := netip.AddrPortFrom(node4.Next(), first)
+	return &table.FrontendEntry{Key: table.MakeRangeKey(a, first+9, header.ProtoTCP), AddrPort: a, LastPort: first + 9, Proto: header.ProtoTCP, ServiceName: service}
+}
+
+// A range too many of an address takes the place of a former range there, and of nothing else.
+func TestARangeTooManyDisplacesFormerRangesAlone(t *testing.T) {
+	s := newSet(t)
+	single := frontendOf("other/web", 80)
+	other := rangeOf("other/range", 100)
+	for _, f := range []*table.FrontendEntry{single, other} {
+		if err := errors.Join(s.Add([]*table.FrontendEntry{f}), s.Remove([]*table.FrontendEntry{f}, true)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range uint16(steer.MaxRanges) { // the last takes the place of the former range
+		if err := s.Add([]*table.FrontendEntry{rangeOf("busy/r", 1000+100*i)}); err != nil {
+			t.Fatalf("range %d: %v", i, err)
+		}
+	}
+	if s.former.byKey[other.Key] != nil || s.former.byKey[single.Key] == nil {
+		t.Error("another frontend than the former range has made room")
+	}
+	stuck := rangeOf("busy/r", 5000)
+	if err := s.Add([]*table.FrontendEntry{stuck}); !errors.Is(err, steer.ErrManyRanges) {
+		t.Fatalf("a range too many: %v", err)
+	}
+	if err := s.Add(nil); err != nil || s.unsteered[stuck.Key] == nil || s.former.byKey[single.Key] == nil {
+		t.Errorf("%v; unsteered %v, former %v", err, s.unsteered, s.former.byKey)
+	}
+}
+
 // newSet makes a set with a steering program of two frontends, and a flow table.
 func newSet(t *testing.T) *Set {
 	t.Helper()
@@ -113,6 +145,35 @@ func TestFormerFrontendsMakeRoom(t *testing.T) {
 	}
 	if got := steered(t, s); len(got) != 2 || got[2] || len(s.former.byKey) != 0 {
 		t.Errorf("claimed again: %v", got)
+	}
+}
+
+// A change of deny lists that the steering program refuses is made again, unless the frontend goes.
+func TestAChangeThatFailsIsMadeAgain(t *testing.T) {
+	for _, again := range []string{"by the next change", "by Run", "not after the removal"} {
+		s := newSet(t) // for two frontends
+		a, b, c := frontendOf("ns/a", 1), frontendOf("ns/b", 2), frontendOf("ns/c", 3)
+		if err := s.Add([]*table.FrontendEntry{a, b}); err != nil {
+			t.Fatal(err)
+		}
+		c.Policy = &table.Policy{DenyLists: 5}
+		if err := s.Change([]*table.FrontendEntry{c}); !errors.Is(err, steer.ErrFull) {
+			t.Fatalf("the change did not fail: %v", err)
+		}
+		if again == "not after the removal" {
+			s.Remove([]*table.FrontendEntry{c}, false)
+		}
+		if err := s.Remove([]*table.FrontendEntry{a}, false); err != nil {
+			t.Fatal(err)
+		}
+		if again == "by Run" {
+			s.settle(t.Context(), &sync.Mutex{}, func() bool { return true })
+		} else if err := s.Change(nil); err != nil {
+			t.Error(err)
+		}
+		if _, got := steered(t, s)[3]; got == (again == "not after the removal") || len(s.stale) > 0 || got && s.lists[c.Key] != 5 {
+			t.Errorf("%s: steered %v, %v", again, got, s.lists)
+		}
 	}
 }
 

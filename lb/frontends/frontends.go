@@ -48,6 +48,9 @@ type Set struct {
 	unsteered map[table.Key]*table.FrontendEntry
 	former    *formerFrontends
 	withdrawn withdrawals
+	lists     map[table.Key]uint16 // deny lists of steered frontends that have some
+	// stale are steered frontends whose deny lists the program does not have, since a change failed.
+	stale map[table.Key]*table.FrontendEntry
 }
 
 // withdrawals are Services that have lost a frontend. Packets of their flows go to the
@@ -62,7 +65,8 @@ type withdrawals struct {
 func New(cfg Config) *Set {
 	return &Set{
 		cfg: cfg, unsteered: map[table.Key]*table.FrontendEntry{}, former: newFormer(),
-		withdrawn: withdrawals{services: map[uint32]bool{}},
+		withdrawn: withdrawals{services: map[uint32]bool{}}, lists: map[table.Key]uint16{},
+		stale: map[table.Key]*table.FrontendEntry{},
 	}
 }
 
@@ -88,7 +92,7 @@ func (s *Set) keep(removed []*table.FrontendEntry, taken bool) (gone []*table.Fr
 			continue
 		}
 		if !s.cfg.KeepFormer || !taken || s.unsteered[f.Key] != nil ||
-			s.cfg.Program.AddFrontend(f.AddrPort, f.Proto, steer.FlowsOnly) != nil {
+			s.steer(f, steer.FlowsOnly) != nil {
 			gone = append(gone, f)
 			continue
 		}
@@ -117,6 +121,12 @@ func (s *Set) unsteer(list []*table.FrontendEntry) error {
 	var errs []error
 	for _, f := range list {
 		delete(s.unsteered, f.Key)
+		delete(s.lists, f.Key)
+		delete(s.stale, f.Key)
+		if f.LastPort != 0 {
+			errs = append(errs, s.cfg.Program.RemoveRange(f.AddrPort, f.LastPort, f.Proto))
+			continue
+		}
 		errs = append(errs, s.cfg.Program.RemoveFrontend(f.AddrPort, f.Proto))
 	}
 	return errors.Join(errs...)
@@ -125,7 +135,11 @@ func (s *Set) unsteer(list []*table.FrontendEntry) error {
 // Add adds frontends to the steering program, those first that found no room earlier.
 func (s *Set) Add(list []*table.FrontendEntry) error {
 	for k, f := range s.unsteered {
-		if s.add(f) != nil {
+		err := s.add(f)
+		if errors.Is(err, steer.ErrManyRanges) {
+			continue // others may have room
+		}
+		if err != nil {
 			break // the first attempt returned the error
 		}
 		delete(s.unsteered, k)
@@ -145,11 +159,14 @@ func (s *Set) Add(list []*table.FrontendEntry) error {
 func (s *Set) add(f *table.FrontendEntry) error {
 	s.former.remove(f.Key)
 	for {
-		err := s.cfg.Program.AddFrontend(f.AddrPort, f.Proto, uint32(f.Kind))
-		if !errors.Is(err, steer.ErrFull) {
+		err := s.steer(f, uint32(f.Kind))
+		many := errors.Is(err, steer.ErrManyRanges)
+		if !many && !errors.Is(err, steer.ErrFull) {
 			return err
 		}
-		out := s.former.yield()
+		out := s.former.yield(func(x *table.FrontendEntry) bool {
+			return (x.LastPort != 0) == (f.LastPort != 0) && (!many || x.Proto == f.Proto && x.AddrPort.Addr() == f.AddrPort.Addr())
+		})
 		if out == nil {
 			return err
 		}
@@ -157,6 +174,52 @@ func (s *Set) add(f *table.FrontendEntry) error {
 			return err
 		}
 	}
+}
+
+// Change has the program deny by the deny lists of frontends that have changed. A change that fails is made
+// again by the next call, and once a second by Run.
+func (s *Set) Change(list []*table.FrontendEntry) error {
+	s.changeAgain()
+	var errs []error
+	for _, f := range list {
+		switch {
+		case s.unsteered[f.Key] != nil:
+			s.unsteered[f.Key] = f
+		case f.LastPort == 0 && s.lists[f.Key] != f.DenyLists():
+			err := s.steer(f, uint32(f.Kind))
+			if err != nil {
+				s.stale[f.Key] = f
+			}
+			errs = append(errs, err)
+		default:
+			delete(s.stale, f.Key)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// changeAgain repeats changes that failed: the first attempt returned the error.
+func (s *Set) changeAgain() {
+	for _, f := range s.stale {
+		_ = s.steer(f, uint32(f.Kind))
+	}
+}
+
+// steer has the program give Weir the packets to a frontend. Of a range of ports the packet loop alone
+// denies by lists of the Service.
+func (s *Set) steer(f *table.FrontendEntry, flags uint32) error {
+	if f.LastPort != 0 {
+		return s.cfg.Program.AddRange(f.AddrPort, f.LastPort, f.Proto, flags)
+	}
+	lists := f.DenyLists()
+	if err := s.cfg.Program.AddDenyingFrontend(f.AddrPort, f.Proto, flags, lists); err != nil {
+		return err
+	}
+	delete(s.stale, f.Key)
+	if delete(s.lists, f.Key); lists != 0 {
+		s.lists[f.Key] = lists
+	}
+	return nil
 }
 
 // Adopt makes a former frontend of one of the last process.

@@ -2,11 +2,13 @@ package frontends
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/aligned"
 	"github.com/weirlb/weir/lb/table"
 )
 
@@ -16,7 +18,7 @@ const settleTime = 5 * time.Second
 // Run ends once a second what is due, until ctx ends: a look at all flows holds nothing else up. mu
 // guards all other methods. While a worker is stuck nothing ends, since it may hold a flow.
 func (s *Set) Run(ctx context.Context, mu sync.Locker, stuck func() bool) {
-	tick := time.NewTicker(time.Second)
+	tick := aligned.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
@@ -29,6 +31,9 @@ func (s *Set) Run(ctx context.Context, mu sync.Locker, stuck func() bool) {
 }
 
 func (s *Set) settle(ctx context.Context, mu sync.Locker, stuck func() bool) {
+	mu.Lock()
+	s.changeAgain()
+	mu.Unlock()
 	if !stuck() {
 		s.settleWithdrawals(ctx, mu)
 		s.settleFormer(ctx, mu)
@@ -123,20 +128,26 @@ func (s *Set) unroute(began time.Time) {
 func (s *Set) look(ctx context.Context, due map[table.Key]*formerFrontend, datagrams map[table.Key]bool) (used map[table.Key]bool, whole bool) {
 	routes := s.cfg.Router.Load()
 	used = map[table.Key]bool{}
+	rangesDue, ofDatagrams := table.NewRanges(maps.Keys(due)), table.NewRanges(maps.Keys(datagrams))
 	s.cfg.Flows.Range(func(r conntrack.Ref) bool {
 		key := &s.cfg.Flows.Entry(r).Key
 		k := table.DestinationKey(&key.W)
+		former := k
 		x := due[k]
+		if x == nil {
+			former = rangesDue.Find(k)
+			x = due[former]
+		}
 		switch {
 		case x != nil:
-			used[k] = true
+			used[former] = true
 			if !x.unrouted || s.cfg.Flows.Conn(r).Aborted() {
 				break
 			}
 			if routes.Local(key.Src().Addr()) && s.cfg.Tables.Load().Lookup(&k) == nil { // now: its route stays
 				s.cfg.Flows.Abort(r, s.cfg.Flows.Tick())
 			}
-		case datagrams[k] && s.cfg.Tables.Load().Lookup(&k) == nil: // now: a Service that has it again makes flows
+		case datagrams[ofDatagrams.Find(k)] && s.cfg.Tables.Load().Lookup(&k) == nil: // now: a Service that has it again makes flows
 			s.cfg.Flows.Delete(r)
 		}
 		return ctx.Err() == nil

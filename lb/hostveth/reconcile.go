@@ -4,10 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/aligned"
+	"github.com/weirlb/weir/lb/notice"
 )
 
 // reconcileInterval is how often the host veth is looked over. Reloading a firewall
@@ -15,12 +20,29 @@ import (
 // and routes that they do not know.
 const reconcileInterval = 5 * time.Second
 
+// routesAtLeast is how often routes and rules are looked over without a notice of the kernel's that
+// one has changed: there is a route per address, and each look reads all of them.
+const routesAtLeast = time.Minute
+
 // reconciler repairs the host veth while it is open.
 type reconciler struct {
 	quit, done chan struct{}
 	now        chan struct{} // Settle
 	changed    chan struct{} // the link is another
 	fault      atomic.Pointer[string]
+
+	notices *notice.Notices // of routes and rules; of these methods' goroutine, as is routesAt
+	// routesAt is when routes and rules were last looked over, zero: they must be.
+	routesAt time.Time
+}
+
+// routesDue reports whether routes and rules are to be looked over.
+func (k *reconciler) routesDue(now time.Time) bool {
+	if !k.notices.Changed() && now.Sub(k.routesAt) < routesAtLeast {
+		return false
+	}
+	k.routesAt = now
+	return true
 }
 
 // enter moves the calling thread into a network namespace unless it is there:
@@ -72,9 +94,14 @@ func (h *Veth) startReconciler(every time.Duration) (*reconciler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
-	k := &reconciler{quit: make(chan struct{}), done: make(chan struct{}), now: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	notices, err := notice.Open(unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
+	if err != nil {
+		h.log.Warn("host veth: routes are read whether or not they have changed", "err", err)
+	}
+	k := &reconciler{quit: make(chan struct{}), done: make(chan struct{}), now: make(chan struct{}, 1), changed: make(chan struct{}, 1), notices: notices}
 	go func() {
 		defer close(k.done)
+		defer k.notices.Close()
 		// Never unlocked: a thread that has been moved ends with the goroutine.
 		runtime.LockOSThread()
 		err := enter(ns)
@@ -83,7 +110,7 @@ func (h *Veth) startReconciler(every time.Duration) (*reconciler, error) {
 			h.log.Warn("host veth: changes by other programs are not repaired", "err", err)
 			return
 		}
-		tick := time.NewTicker(every)
+		tick := aligned.NewTicker(every)
 		defer tick.Stop()
 		for {
 			select {
@@ -107,6 +134,15 @@ func (h *Veth) reconcile() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var fault *string
+	due := sync.OnceValue(func() bool { return h.reconciler.routesDue(time.Now()) }) // after links and addresses, which take routes along
+	ifDue := func(check func() (bool, error)) func() (bool, error) {
+		return func() (bool, error) {
+			if !due() {
+				return true, nil
+			}
+			return check()
+		}
+	}
 	for _, part := range []struct {
 		what   string
 		intact func() (bool, error)
@@ -116,9 +152,9 @@ func (h *Veth) reconcile() {
 		{"sysctls", h.link.checkPairSysctls, h.link.setPairSysctls},
 		{"addresses", h.link.checkAddresses, h.link.configure},
 		{"forwarding", h.forwarding.check, h.forwarding.restore},
-		{"routes", h.routes.check, h.routes.ensure},
+		{"routes", ifDue(h.routes.check), h.routes.ensure},
 		{"nftables rules", h.rules.check, h.rules.ensure},
-		{"return path", h.returnPath.check, h.returnPath.ensure},
+		{"return path", ifDue(h.returnPath.check), h.returnPath.ensure},
 	} {
 		intact, err := part.intact()
 		if err == nil && !intact {
@@ -134,6 +170,9 @@ func (h *Veth) reconcile() {
 				fault = &text
 			}
 		}
+	}
+	if fault != nil {
+		h.reconciler.routesAt = time.Time{}
 	}
 	h.reconciler.fault.Store(fault)
 }

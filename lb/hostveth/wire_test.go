@@ -231,6 +231,25 @@ func TestWireReconcileRestoresRemovedState(t *testing.T) {
 			t.Errorf("nothing said of %s: %s", what, r.log.String())
 		}
 	}
+	// A route that goes without a notice is found within routesAtLeast.
+	k := r.veth.reconciler
+	r.do(func() error {
+		route, _ := r.veth.routes.routeTo(vip)
+		err := netlink.RouteDel(route)
+		for k.notices.Changed() {
+		}
+		r.veth.mu.Lock()
+		k.routesAt = time.Now().Add(-routesAtLeast)
+		r.veth.mu.Unlock()
+		r.veth.reconcile()
+		if ok, err := r.veth.routes.check(); !ok || err != nil {
+			t.Errorf("a route without a notice: %v %v", ok, err)
+		}
+		if r.veth.reconcile(); k.notices.Changed() || k.routesDue(time.Now()) {
+			t.Error("routes are read although nothing has changed")
+		}
+		return err
+	})
 	r.close()
 }
 

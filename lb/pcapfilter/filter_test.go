@@ -162,7 +162,7 @@ func TestServicesStandForTheirFrontends(t *testing.T) {
 	services := func(name string) ([]Frontend, error) {
 		switch name {
 		case "default/web":
-			return []Frontend{{netip.MustParseAddrPort("198.51.100.7:80"), 6}, {netip.MustParseAddrPort("[2001:db8:1::7]:53"), 17}}, nil
+			return []Frontend{{netip.MustParseAddrPort("198.51.100.7:80"), 6, 0}, {netip.MustParseAddrPort("[2001:db8:1::7]:53"), 17, 60}}, nil
 		case "default/none":
 			return nil, nil
 		}

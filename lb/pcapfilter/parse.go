@@ -15,8 +15,9 @@ const (
 
 // Frontend is an address of a Service.
 type Frontend struct {
-	Addr  netip.AddrPort
-	Proto uint8
+	Addr     netip.AddrPort
+	Proto    uint8
+	LastPort uint16 // of a range of ports that begins with that of Addr; 0: a single port
 }
 
 // Services returns the frontends of the Service namespace/name. An error, or an empty
@@ -130,7 +131,7 @@ func (c *compiler) service() (int32, error) {
 		a := f.Addr.Addr()
 		end := func(d dir) int32 {
 			host := c.add(node{kind: kindPrefix, dir: d, prefix: netip.PrefixFrom(a, a.BitLen())})
-			port := c.add(node{kind: kindPort, dir: d, lo: uint32(f.Addr.Port()), hi: uint32(f.Addr.Port())})
+			port := c.add(node{kind: kindPort, dir: d, lo: uint32(f.Addr.Port()), hi: uint32(max(f.LastPort, f.Addr.Port()))})
 			return c.join(kindAnd, host, port)
 		}
 		from, to := end(source), end(destination)

@@ -20,7 +20,7 @@ import (
 func (ps *Ports) Follow(quiesced bool) Update {
 	u := Update{Frames: make([][]uint64, ps.opener.workers)}
 	// Hosts may have thousands of interfaces: they are listed only when needed.
-	if !ps.probe() && !ps.resolver.bonded {
+	if u.Differs = ps.probe() || ps.resolver.bonded; !u.Differs {
 		return u
 	}
 	links, err := ps.resolver.links()

@@ -22,6 +22,9 @@ type Update struct {
 	Frames [][]uint64
 	// Routes reports whether Routed has changed.
 	Routes bool
+	// Differs reports whether an interface is not as it is to be, or may change without a notification
+	// of the kernel's: Follow should run again within a second.
+	Differs bool
 }
 
 // lifecycle adds and removes ports while packets are on their way: each that goes or comes advances

@@ -12,7 +12,7 @@
 //	life.go      each port that goes or comes advances by a state; refused.go
 //	ports.go     all of that in order
 //	absent.go    interfaces without a port are noted
-//	follow.go    once a second, and when routes change: what goes, comes and changes
+//	follow.go    at intervals, and when links or routes change: what goes, comes and changes
 //	update.go    the ports for workers and the program; arrival.go for traces, status.go for operators
 //
 // Package offload keeps the offloads that are switched off, package absence the interfaces by

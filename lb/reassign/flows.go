@@ -5,6 +5,7 @@ package reassign
 
 import (
 	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
@@ -23,11 +24,13 @@ type Flows struct {
 	// servicePorts are the Service ports of UDP frontends, also of some that are no
 	// longer served.
 	servicePorts map[table.Key]uint64
+	// ranged are the addresses of those that are ranges of ports.
+	ranged map[netip.Addr]bool
 }
 
 // New makes a Flows. tables are the frontends to which the flows belong.
 func New(flows *conntrack.Table, tables *table.Table) *Flows {
-	return &Flows{flows: flows, tables: tables, servicePorts: make(map[table.Key]uint64)}
+	return &Flows{flows: flows, tables: tables, servicePorts: make(map[table.Key]uint64), ranged: make(map[netip.Addr]bool)}
 }
 
 // Follow lets the UDP flows of a frontend follow it to another Service port, at once
@@ -37,7 +40,7 @@ func New(flows *conntrack.Table, tables *table.Table) *Flows {
 // stay with the Service that they began with.
 //
 // It reads the whole flow table, on the caller's thread, only when the change holds a
-// frontend of this kind.
+// frontend of this kind, or one at an address with a range of ports.
 func (r *Flows) Follow(ch *table.Change) {
 	moved := make(map[table.Key]*table.FrontendEntry)
 	for _, list := range [][]*table.FrontendEntry{ch.Added, ch.Changed} {
@@ -49,18 +52,41 @@ func (r *Flows) Follow(ch *table.Change) {
 				moved[f.Key] = f
 			}
 			r.servicePorts[f.Key] = f.ServicePort()
+			if f.LastPort != 0 {
+				r.ranged[f.AddrPort.Addr()] = true
+			}
 		}
 	}
+	ranged := r.besideRanges(ch.Added) || r.besideRanges(ch.Removed)
 	r.forget()
-	if len(moved) == 0 {
+	if len(moved) == 0 && !ranged {
 		return
 	}
+	snapshot := r.tables.Load()
 	r.flows.Range(func(ref conntrack.Ref) bool {
-		if f := moved[table.DestinationKey(&r.flows.Entry(ref).Key.W)]; f != nil {
+		key := &r.flows.Entry(ref).Key
+		k := table.DestinationKey(&key.W)
+		f := snapshot.Lookup(&k)
+		if f != nil && (moved[f.Key] == f || ranged && key.Proto() == header.ProtoUDP && r.isOfAnother(ref, f)) {
 			r.renumber(ref, f)
 		}
 		return true
 	})
+}
+
+// besideRanges reports whether a UDP frontend of a list is at an address where a range of ports is
+// served, or was: flows may have passed from one to the other.
+func (r *Flows) besideRanges(list []*table.FrontendEntry) bool {
+	return len(r.ranged) > 0 && slices.ContainsFunc(list, func(f *table.FrontendEntry) bool {
+		return f.Proto == header.ProtoUDP && r.ranged[f.AddrPort.Addr()]
+	})
+}
+
+// isOfAnother reports whether the flow of ref has the number of another Service than frontend f. A Service
+// with a range has no other port.
+func (r *Flows) isOfAnother(ref conntrack.Ref, f *table.FrontendEntry) bool {
+	n := atomic.LoadUint32(&r.flows.Conn(ref).ServiceID)
+	return n != conntrack.NoID && n != f.ServiceID
 }
 
 // forget drops the frontends that are no longer served when there are too many.
@@ -70,8 +96,14 @@ func (r *Flows) forget() {
 		return
 	}
 	for k := range r.servicePorts {
-		if snapshot.Lookup(&k) == nil {
+		if snapshot.Exact(&k) == nil {
 			delete(r.servicePorts, k)
+		}
+	}
+	clear(r.ranged)
+	for f := range snapshot.All() {
+		if f.LastPort != 0 && f.Proto == header.ProtoUDP {
+			r.ranged[f.AddrPort.Addr()] = true
 		}
 	}
 }
@@ -111,7 +143,11 @@ func (r *Flows) Restore(stop bool, orphan func(k table.Key, to netip.AddrPort, p
 // the flow's frontend is no longer served. A flow for whose endpoint no number is left
 // is deleted, and renumber reports false.
 func (r *Flows) renumber(ref conntrack.Ref, f *table.FrontendEntry) bool {
-	number, err := r.tables.RestoreEndpoint(f, r.flows.EndpointAddr(ref), r.flows.Entry(ref).Key.Proto())
+	key, at, lists := &r.flows.Entry(ref).Key, r.flows.EndpointAddr(ref), f
+	if f != nil && f.LastPort != 0 && at.Port() != key.Dst().Port() {
+		lists = nil // a range leads to the same port of an endpoint
+	}
+	number, err := r.tables.RestoreEndpoint(lists, at, key.Proto())
 	if err != nil {
 		r.flows.Delete(ref)
 		return false

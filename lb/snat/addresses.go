@@ -12,12 +12,13 @@ import (
 	"github.com/weirlb/weir/lb/table"
 )
 
-// Source is a source address of translated flows, with its range of ports.
+// Source is a source address of translated flows, with its range of ports. It has the size that
+// the compiler keeps in registers.
 type Source struct {
 	Addr   netip.Addr
-	Lo, Hi uint16 // inclusive
-	// Shared reports whether the node has the address: the kernel translates from it too,
-	// and its masquerade rules know no range.
+	Lo, Hi uint16 // inclusive; as conntrack.NewFlow's
+	// Shared reports whether the node has the address: new flows do not get all ports (see Except),
+	// the kernel translates from it too, and its masquerade rules know no range.
 	Shared bool
 }
 
@@ -38,9 +39,12 @@ type Config struct {
 	Pool []Source
 	// Lo and Hi are the range of ports on the egress interface's address, inclusive.
 	Lo, Hi uint16
+	// Except are the ports that new flows do not get on shared addresses, nil: none.
+	Except *conntrack.PortSet
 	// Listeners are the sources of flows to the node's own addresses.
 	Listeners []Listener
-	// Owned lists every source whose packets are for Weir.
+	// Owned lists every source whose packets are for Weir. At other ports packets without a flow are
+	// the kernel's.
 	Owned []Source
 }
 
@@ -49,6 +53,7 @@ type Config struct {
 type Addresses struct {
 	pool4, pool6 []Source
 	lo, hi       uint16
+	except       *conntrack.PortSet
 	listeners    []listener
 	// owned is open-addressed by ownedSlot, a power of two in length and at most half full:
 	// nearly every look-up ends at the first place.
@@ -71,7 +76,7 @@ type owned struct {
 
 // New makes a snapshot of cfg.
 func New(cfg Config) Addresses {
-	a := Addresses{lo: cfg.Lo, hi: cfg.Hi}
+	a := Addresses{lo: cfg.Lo, hi: cfg.Hi, except: cfg.Except}
 
 	for _, s := range cfg.Pool {
 		if s.Addr.Is4() {
@@ -123,6 +128,14 @@ func (a *Addresses) Source(path *route.Path, ep *table.EndpointEntry, hash uint6
 	}
 	s := Source{Addr: path.Source, Lo: a.lo, Hi: a.hi, Shared: true}
 	return s, s.Addr.IsValid()
+}
+
+// Except are the ports of a source that new flows do not get.
+func (a *Addresses) Except(shared bool) *conntrack.PortSet {
+	if !shared {
+		return nil
+	}
+	return a.except
 }
 
 // OtherSource is the n-th alternative to Source's choice, n from 1. It reports false

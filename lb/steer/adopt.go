@@ -22,7 +22,7 @@ import (
 
 // mapsLayout is the number of the meaning of the maps. Increase it when a program could
 // misread what an earlier release has put there.
-const mapsLayout = 1
+const mapsLayout = 2
 
 // mapsPrefix begins the name of the directory of a network namespace's maps; newSuffix ends it
 // while not all are there.

@@ -22,6 +22,7 @@ func TestNextProcessServesByTheProgramThatIsAttached(t *testing.T) {
 	w := newWire(t, netlab.LinkConfig{})
 	dir := bpffs(t)
 	front, gone := netip.AddrPortFrom(node4, 30080), netip.AddrPortFrom(node4, 30081)
+	rangeGone, rangeKept := netip.AddrPortFrom(node4, 30100), netip.AddrPortFrom(node4, 30110)
 	last := load(t, Config{PinDir: dir})
 	if last.Adopted() {
 		t.Fatal("there was no process before")
@@ -32,6 +33,8 @@ func TestNextProcessServesByTheProgramThatIsAttached(t *testing.T) {
 	must(t, last.SetSocket(0, 0, s.FD()))
 	must(t, last.AddFrontend(front, unix.IPPROTO_UDP, 0))
 	must(t, last.AddFrontend(gone, unix.IPPROTO_UDP, 0))
+	must(t, last.AddRange(rangeGone, 30105, unix.IPPROTO_UDP, 0))
+	must(t, last.AddRange(rangeKept, 30115, unix.IPPROTO_UDP, 0))
 	must(t, last.SetSNAT(node4, 40000, 40001))
 	must(t, last.AddVIP(netip.MustParseAddr("192.0.2.1")))
 	must(t, last.Hold(time.Hour))
@@ -51,6 +54,7 @@ func TestNextProcessServesByTheProgramThatIsAttached(t *testing.T) {
 	w.socketGets(s)
 
 	must(t, p.AddFrontend(front, unix.IPPROTO_UDP, 0))
+	must(t, p.AddRange(rangeKept, 30115, unix.IPPROTO_UDP, 0))
 	a, err := p.Attach(w.dev.Index, 0, Auto, dir)
 	must(t, err)
 	if !a.Adopted {
@@ -64,6 +68,11 @@ func TestNextProcessServesByTheProgramThatIsAttached(t *testing.T) {
 	must(t, p.Settle())
 	w.send(gone)
 	w.kernelGets(kernel)
+	ranged := w.listen(30103)
+	w.send(netip.AddrPortFrom(node4, 30103))
+	w.kernelGets(ranged)
+	w.send(netip.AddrPortFrom(node4, 30115))
+	w.socketGets(s)
 	w.send(netip.AddrPortFrom(node4, 40000))
 	w.kernelGets(host)
 	w.send(front)
@@ -74,6 +83,30 @@ func TestNextProcessServesByTheProgramThatIsAttached(t *testing.T) {
 	must(t, p.Close(true))
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory of pins is still there: %v", err)
+	}
+}
+
+// Ranges of the last process make room for those of the next before it settles.
+func TestRangesOfTheLastProcessMakeRoom(t *testing.T) {
+	w := newWire(t, netlab.LinkConfig{})
+	dir := bpffs(t)
+	last := load(t, Config{PinDir: dir})
+	_, err := last.Attach(w.dev.Index, 0, Auto, dir)
+	must(t, err)
+	for i := range uint16(MaxRanges) {
+		must(t, last.AddRange(at(node4, 20000+100*i), 20050+100*i, unix.IPPROTO_TCP, 0))
+	}
+	must(t, last.Settle())
+	must(t, last.Close(false))
+	p := closed(t, load(t, Config{PinDir: dir}))
+	if !p.Adopted() {
+		t.Fatal("the maps are not adopted")
+	}
+	for i := range uint16(MaxRanges) {
+		must(t, p.AddRange(at(node4, 30000+100*i), 30050+100*i, unix.IPPROTO_TCP, 0))
+	}
+	if err := p.AddRange(at(node4, 40000), 40001, unix.IPPROTO_TCP, 0); !errors.Is(err, ErrManyRanges) {
+		t.Errorf("a range too many: %v", err)
 	}
 }
 

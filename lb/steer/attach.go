@@ -60,7 +60,7 @@ type Interface struct {
 	Hook  Hook
 	Inner int
 
-	// Steers leaves out the flow table: all packets of Weir's go to the sockets.
+	// Steers leaves out the forwarding by the flow table: all packets of Weir's go to the sockets.
 	Steers bool
 
 	// All makes every IP packet to the interface's address Weir's, but not ARP
@@ -95,11 +95,12 @@ type Attachment struct {
 	// NativeError is why the driver refused, where Auto became Generic.
 	NativeError error
 
-	link  link.Link
-	inner *Attachment // with TCX: the inner end's
-	all   bool
-	mac   net.HardwareAddr
-	vlans map[VLAN]net.HardwareAddr
+	link   link.Link
+	inner  *Attachment // with TCX: the inner end's
+	all    bool
+	steers bool
+	mac    net.HardwareAddr
+	vlans  map[VLAN]net.HardwareAddr
 }
 
 // Attached reports whether the program is still on the interface. The kernel takes
@@ -141,7 +142,7 @@ func (l links) attachHook(in Interface, name string) (*Attachment, error) {
 func (l links) attachPinned(in Interface, pin string, pins []pinned, pinErr error) (*Attachment, error) {
 	a := &Attachment{
 		IfIndex: in.Index, Slot: in.Slot, Hook: in.Hook, Mode: Native,
-		all: in.All, mac: in.MAC, vlans: in.VLANs,
+		all: in.All, steers: in.Steers, mac: in.MAC, vlans: in.VLANs,
 	}
 	if pinErr == nil {
 		old, err := l.openPinned(pin, in, pins)
@@ -306,6 +307,6 @@ func (a *Attachment) innerIndex() int {
 func (a *Attachment) asked() Interface {
 	return Interface{
 		Index: a.IfIndex, Slot: a.Slot, Hook: a.Hook, Inner: a.innerIndex(),
-		All: a.all, MAC: a.mac, VLANs: a.vlans,
+		All: a.all, Steers: a.steers, MAC: a.mac, VLANs: a.vlans,
 	}
 }

@@ -57,17 +57,23 @@ func TestAnInterfaceMayDoWithoutTheFlowTable(t *testing.T) {
 	for _, steers := range []bool{false, true, false} {
 		p := loadFlows(t)
 		in := Interface{Index: w.dev.Index, PinDir: dir, Steers: steers}
-		_, err := p.AttachInterface(in)
+		a, err := p.AttachInterface(in)
 		must(t, err)
 		want, err := p.programs.of(in)
 		must(t, err)
 		forwards, err := p.programs.xdp()
 		must(t, err)
-		dev, err := netlink.LinkByIndex(w.dev.Index)
-		must(t, err)
-		if id := ebpf.ProgramID(dev.Attrs().Xdp.ProgId); id != programID(t, want) || (id != programID(t, forwards)) != steers {
-			t.Errorf("program %d, want %d", id, programID(t, want))
+		check := func() {
+			t.Helper()
+			dev, err := netlink.LinkByIndex(w.dev.Index)
+			must(t, err)
+			if id := ebpf.ProgramID(dev.Attrs().Xdp.ProgId); id != programID(t, want) || (id != programID(t, forwards)) != steers {
+				t.Errorf("program %d, want %d", id, programID(t, want))
+			}
 		}
+		check()
+		must(t, p.Refresh(a)) // as for a driver that has forgotten it
+		check()
 		must(t, p.Close(false))
 	}
 }

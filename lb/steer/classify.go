@@ -23,7 +23,7 @@ var errClassify = errors.New("the interfaces leave the program no slot for the q
 // Redirected if it is Weir's. The program runs over the maps in use, in a slot of its own
 // without sockets and counts, and the frame goes nowhere.
 func (p *Program) Classify(ifindex int, frame []byte) (Verdict, error) {
-	prog, err := p.programs.steer()
+	prog, err := p.programs.ask()
 	if err != nil {
 		return 0, fmt.Errorf("classify a frame: %w", err)
 	}

@@ -22,17 +22,24 @@ const (
 	PassOtherProtocol                 // neither TCP, UDP nor SCTP, nor ICMP that may be Weir's
 	PassNoMatch                       // not to or about a frontend or SNAT port
 	Held                              // Weir's, dropped while no process is there
+	Denied                            // to a frontend, of a client on a deny list: dropped
 
 	Verdicts // the number of verdicts
 )
 
 var verdictNames = [Verdicts]string{
 	"redirected", "no-socket", "other-mac", "vlan", "other-ethertype",
-	"malformed", "fragment", "ipv6-extension", "other-protocol", "no-match", "held",
+	"malformed", "fragment", "ipv6-extension", "other-protocol", "no-match", "held", "denied",
 }
 
-// The C program and this file must agree on the number.
-var _ [Verdicts]uint64 = steerCounters{}.Packets
+// DenyLists is the number of deny lists.
+const DenyLists = 16
+
+// The C program and this file must agree on the numbers.
+var (
+	_ [Verdicts]uint64  = steerCounters{}.Packets
+	_ [DenyLists]uint64 = steerCounters{}.Denied
+)
 
 // String returns the name, fit for a metric's label.
 func (v Verdict) String() string {
@@ -64,13 +71,22 @@ type packetCounters struct{ perCPU *ebpf.Map }
 
 // slot sums the counters of a slot over the CPUs.
 func (c packetCounters) slot(slot int) (sum [Verdicts]uint64, err error) {
+	all, err := c.all(slot)
+	return all.Packets, err
+}
+
+// all is slot with the packets by deny list.
+func (c packetCounters) all(slot int) (sum steerCounters, err error) {
 	var perCPU []steerCounters
 	if err := c.perCPU.Lookup(uint32(slot), &perCPU); err != nil {
 		return sum, fmt.Errorf("read counters of slot %d: %w", slot, err)
 	}
 	for _, cpu := range perCPU {
-		for v := range sum {
-			sum[v] += cpu.Packets[v]
+		for v, n := range cpu.Packets {
+			sum.Packets[v] += n
+		}
+		for list, n := range cpu.Denied {
+			sum.Denied[list] += n
 		}
 	}
 	return sum, nil
@@ -110,18 +126,27 @@ func (p *Program) Counters() ([]Counters, error) {
 // TotalCounters are the counts of all interfaces since the program was loaded, including
 // detached and guarded interfaces: they never go down.
 func (p *Program) TotalCounters() (sum [Verdicts]uint64, err error) {
+	all, err := p.total()
+	return all.Packets, err
+}
+
+// total is TotalCounters with the packets by deny list.
+func (p *Program) total() (sum steerCounters, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for slot := range MaxSlots {
 		if slot >= p.slots && slot != guardSlot {
 			continue // never attached
 		}
-		packets, err := p.counters.slot(slot)
+		of, err := p.counters.all(slot)
 		if err != nil {
 			return sum, err
 		}
-		for v, n := range packets {
-			sum[v] += n
+		for v, n := range of.Packets {
+			sum.Packets[v] += n
+		}
+		for list, n := range of.Denied {
+			sum.Denied[list] += n
 		}
 	}
 	return sum, nil

@@ -21,6 +21,12 @@
 // the programs and to the packet loop. VLAN tags and the outer headers of ipip and gue are
 // the XDP program's alone.
 //
+// # Deny lists
+//
+// Packets to frontends of clients on deny lists are dropped (Deny), so that a flood of them costs the
+// packet loop nothing. The lists are a set in memory that process and program share (lb/denylist):
+// an LPM trie map takes 64 to 192 bytes for a prefix, and is changed prefix by prefix.
+//
 // # Staying safe
 //
 // The program is attached by a bpf_link that is pinned in a BPF file system,

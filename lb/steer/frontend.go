@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -25,17 +26,25 @@ type Frontend struct {
 // are the kernel's.
 const FlowsOnly = 1 << 31
 
+// ErrManyRanges: an address and protocol has as many ranges of ports as there can be.
+var ErrManyRanges = errors.New("too many ranges of ports")
+
 // ErrFull: a map has no room for another entry.
 var ErrFull = errors.New("map is full")
 
 // AddFrontend makes packets to addr go to Weir. Adding an existing frontend only changes
 // the flags.
 func (p *Program) AddFrontend(addr netip.AddrPort, proto uint8, flags uint32) error {
+	return p.AddDenyingFrontend(addr, proto, flags, 0)
+}
+
+// AddDenyingFrontend is AddFrontend of one with deny lists of its own, a bit for each.
+func (p *Program) AddDenyingFrontend(addr netip.AddrPort, proto uint8, flags uint32, lists uint16) error {
 	key, err := frontendKey(addr, proto)
 	if err != nil {
 		return err
 	}
-	err = p.maps.steer.Frontends.Put(key, steerFrontend{Flags: flags})
+	err = p.maps.steer.Frontends.Put(key, steerFrontend{Flags: flags, Lists: uint32(lists)})
 	if errors.Is(err, unix.E2BIG) {
 		return fmt.Errorf("add frontend %s/%s: %w: %d frontends is the limit", addr, header.ProtocolName(proto), ErrFull, p.maps.config.MaxFrontends)
 	}
@@ -60,6 +69,58 @@ func (p *Program) RemoveFrontend(addr netip.AddrPort, proto uint8) error {
 	return nil
 }
 
+// AddRange makes packets to the ports from that of addr to last go to Weir, as AddFrontend does
+// for a single port. Adding an existing range only changes the flags.
+func (p *Program) AddRange(addr netip.AddrPort, last uint16, proto uint8, flags uint32) error {
+	k, err := makeRangeKey(addr, last, proto)
+	if err != nil {
+		return err
+	}
+	err = p.maps.changeRanges(k.steerFrontendKey, func(list *steerFrontendRanges) error {
+		at := k.in(list)
+		if at < 0 {
+			at = slices.IndexFunc(list.Range[:], func(r steerFrontendRange) bool { return r.Last == 0 })
+		}
+		if at < 0 { // what only the last process has served ends sooner
+			at = slices.IndexFunc(list.Range[:], func(r steerFrontendRange) bool {
+				return p.maps.own.lacks(rangeKey{k.steerFrontendKey, r.First, r.Last})
+			})
+		}
+		if at < 0 {
+			return fmt.Errorf("%w: %d ranges of an address and protocol is the limit", ErrManyRanges, MaxRanges)
+		}
+		list.Range[at] = steerFrontendRange{First: k.first, Last: k.last, Flags: flags}
+		return nil
+	})
+	if err == nil {
+		p.maps.own.note(k)
+		err = p.maps.steer.AnyRange.Put(uint32(0), uint32(1))
+	}
+	if err != nil {
+		return fmt.Errorf("add frontend %s-%d/%s: %w", addr, last, header.ProtocolName(proto), err)
+	}
+	return nil
+}
+
+// RemoveRange gives packets to a range of ports back to the kernel. Removing an unknown range is
+// not an error.
+func (p *Program) RemoveRange(addr netip.AddrPort, last uint16, proto uint8) error {
+	k, err := makeRangeKey(addr, last, proto)
+	if err != nil {
+		return err
+	}
+	err = p.maps.changeRanges(k.steerFrontendKey, func(list *steerFrontendRanges) error {
+		if at := k.in(list); at >= 0 {
+			list.Range[at] = steerFrontendRange{}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("remove frontend %s-%d/%s: %w", addr, last, header.ProtocolName(proto), err)
+	}
+	return nil
+}
+
 // Frontends lists the frontend map as it is in the kernel, in no order.
 func (p *Program) Frontends() ([]Frontend, error) {
 	var (
@@ -80,14 +141,18 @@ func (p *Program) Frontends() ([]Frontend, error) {
 	return list, nil
 }
 
+// NoPorts is the empty range for SetSNAT.
+var NoPorts = [2]uint16{1, 0}
+
 // SetSNAT makes TCP, UDP and SCTP packets to the ports lo to hi (inclusive) of addr
 // go to Weir: the answers to translated packets from that address, and ICMP errors about
-// them. Setting an address again replaces its range.
+// them. Where the programs read the flow table (see ByFlow), those of flows go to Weir at any other
+// port too, and the range may be NoPorts. Setting an address again replaces its range.
 func (p *Program) SetSNAT(addr netip.Addr, lo, hi uint16) error {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return fmt.Errorf("set SNAT address %q: not an address", addr)
 	}
-	if lo == 0 || lo > hi {
+	if (lo == 0 || lo > hi) && [2]uint16{lo, hi} != NoPorts {
 		return fmt.Errorf("set SNAT address %s: ports %d-%d", addr, lo, hi)
 	}
 	err := p.maps.steer.Snat.Put(addressKey(addr), steerPortRange{Low: lo, High: hi})

@@ -67,6 +67,18 @@ func TestAFullMapSaysSo(t *testing.T) {
 	must(t, p.RemoveFrontend(at(addr, 1), unix.IPPROTO_TCP))
 	must(t, p.AddFrontend(at(addr, 3), unix.IPPROTO_TCP, 0))
 
+	for i := range uint16(MaxRanges) {
+		must(t, p.AddRange(at(addr, 100*i+100), 100*i+199, unix.IPPROTO_TCP, 0))
+		must(t, p.AddRange(at(addr, 100*i+100), 100*i+199, unix.IPPROTO_TCP, FlowsOnly))
+	}
+	if err := p.AddRange(at(addr, 5000), 5001, unix.IPPROTO_TCP, 0); !errors.Is(err, ErrManyRanges) {
+		t.Fatalf("a range too many: %v", err)
+	}
+	must(t, p.AddRange(at(addr, 5000), 5001, unix.IPPROTO_UDP, 0))
+	must(t, p.RemoveRange(at(addr, 200), 299, unix.IPPROTO_TCP))
+	must(t, p.RemoveRange(at(addr, 200), 299, unix.IPPROTO_TCP))
+	must(t, p.AddRange(at(addr, 5000), 5001, unix.IPPROTO_TCP, 0))
+
 	must(t, p.SetSNAT(addr, 61000, 65535))
 	must(t, p.SetSNAT(addr, 1024, 65535))
 	if err := p.SetSNAT(addr.Next(), 61000, 65535); !errors.Is(err, ErrFull) {

@@ -22,8 +22,8 @@ type interfaceTable struct {
 // announce adds an interface, and the inner end of its veth pair, to the program's maps.
 func (t *interfaceTable) announce(in Interface) error {
 	f := flags(in.All, in.VLANs)
-	if in.Hook == TCX {
-		if err := t.set(in.Inner, in.Slot, in.MAC, f); err != nil {
+	if in.Hook == TCX { // the program on the interface has looked up whose the packets are
+		if err := t.set(in.Inner, in.Slot, in.MAC, f|interfaceAll); err != nil {
 			return err
 		}
 	}

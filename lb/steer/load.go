@@ -21,20 +21,33 @@ type programs struct {
 
 	steering lazyProgram // weir_steer
 	repeat   lazyProgram // weir_repeat
+	asking   lazyProgram // weir_repeat that only steers
 	tcxProg  lazyProgram // weir_ingress
 	noFrags  atomic.Bool // XDP programs do without packets of several buffers
 }
 
 // lazyProgram is a program that the first call of get loads.
 type lazyProgram struct {
-	once sync.Once
-	prog *ebpf.Program
-	err  error
+	once   sync.Once
+	prog   *ebpf.Program
+	err    error
+	loaded atomic.Bool // prog and err are set
 }
 
 func (l *lazyProgram) get(load func() (*ebpf.Program, error)) (*ebpf.Program, error) {
-	l.once.Do(func() { l.prog, l.err = load() })
+	l.once.Do(func() {
+		l.prog, l.err = load()
+		l.loaded.Store(true)
+	})
 	return l.prog, l.err
+}
+
+// failed is the error of a load that has ended.
+func (l *lazyProgram) failed() error {
+	if !l.loaded.Load() {
+		return nil
+	}
+	return l.err
 }
 
 // close waits for a load, and closes the program.
@@ -47,7 +60,7 @@ func (l *lazyProgram) close() error {
 }
 
 func (ps *programs) close() error {
-	return errors.Join(ps.steering.close(), ps.repeat.close(), ps.tcxProg.close())
+	return errors.Join(ps.steering.close(), ps.repeat.close(), ps.asking.close(), ps.tcxProg.close())
 }
 
 // xdp returns the program for the XDP hook. Where the kernel cannot load the program that
@@ -61,6 +74,16 @@ func (ps *programs) xdp() (*ebpf.Program, error) {
 	return ps.steer()
 }
 
+// ask returns the program for the XDP hook that forwards nothing, and looks flows up where it can.
+func (ps *programs) ask() (*ebpf.Program, error) {
+	if ps.flows != nil {
+		if prog, err := ps.asking.get(ps.loadAsking); err == nil {
+			return prog, nil
+		}
+	}
+	return ps.steer()
+}
+
 // repeats is nil if xdp forwards by the flow table, and else says why not.
 func (ps *programs) repeats() error {
 	if ps.flows == nil {
@@ -68,6 +91,14 @@ func (ps *programs) repeats() error {
 	}
 	_, err := ps.repeat.get(ps.loadRepeat)
 	return err
+}
+
+// byFlow is nil if no call of of has returned a program without the flow table in place of another.
+func (ps *programs) byFlow() error {
+	if ps.flows == nil {
+		return errNoFlows
+	}
+	return errors.Join(ps.repeat.failed(), ps.asking.failed())
 }
 
 var errNoFlows = errors.New("the flow table is not in maps")
@@ -111,8 +142,10 @@ func (ps *programs) of(in Interface) (*ebpf.Program, error) {
 	switch {
 	case in.Hook == TCX:
 		return ps.ingress()
-	case in.Steers:
+	case in.Steers && in.All: // what the TCX program has looked up
 		return ps.steer()
+	case in.Steers:
+		return ps.ask()
 	}
 	return ps.xdp()
 }

@@ -11,17 +11,19 @@ import (
 
 // kernelMaps are the maps that the programs share, of an earlier process or new.
 type kernelMaps struct {
-	config  Config
-	steer   steerMaps
-	data    *ebpf.Map // until
-	until   *ebpf.Variable
-	adopted bool // they are those of an earlier process
-	own     ownKeys
+	config   Config
+	steer    steerMaps
+	data     *ebpf.Map // until
+	until    *ebpf.Variable
+	denies   bool       // the kernel knows maps of deny lists
+	rangesMu sync.Mutex // of changes of an entry of ranges
+	adopted  bool       // they are those of an earlier process
+	own      ownKeys
 }
 
 // openMaps adopts the maps that pins has, or makes them.
 func openMaps(cfg Config, pins mapPins) (*kernelMaps, error) {
-	m := &kernelMaps{config: cfg}
+	m := &kernelMaps{config: cfg, denies: knowsInnerMaps()}
 	spec, err := m.spec()
 	if err != nil {
 		return nil, err
@@ -55,8 +57,10 @@ func (m *kernelMaps) spec() (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	spec.Maps[steerMapFrontends].MaxEntries = uint32(m.config.MaxFrontends)
+	spec.Maps[steerMapRanges].MaxEntries = MaxRanged
 	spec.Maps[steerMapSnat].MaxEntries = uint32(m.config.MaxSNAT)
 	spec.Maps[steerMapVips].MaxEntries = uint32(m.config.MaxFrontends)
+	m.setDenySpec(spec.Maps[steerMapDenySets])
 	return spec, nil
 }
 
@@ -65,9 +69,10 @@ func (m *kernelMaps) byName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		steerMapFragmented: m.steer.Fragmented, steerMapFrontends: m.steer.Frontends,
 		steerMapInterfaces: m.steer.Interfaces, steerMapPacketCounters: m.steer.PacketCounters,
+		steerMapRanges: m.steer.Ranges, steerMapAnyRange: m.steer.AnyRange,
 		steerMapSnat: m.steer.Snat, steerMapSockets: m.steer.Sockets,
 		steerMapVips: m.steer.Vips, steerMapVlans: m.steer.Vlans,
-		steerMapHeldQueues: m.steer.HeldQueues, ".bss": m.data,
+		steerMapHeldQueues: m.steer.HeldQueues, steerMapDenySets: m.steer.DenySets, ".bss": m.data,
 	}
 }
 
@@ -88,6 +93,7 @@ func (m *kernelMaps) prune() (first bool, err error) {
 	}
 	return true, errors.Join(
 		prune[steerFrontendKey](m.steer.Frontends, put),
+		m.pruneRanges(put),
 		prune[steerVlanKey](m.steer.Vlans, put),
 		prune[uint32](m.steer.Interfaces, put),
 		pruneAs(m.steer.Snat, put, func(k steerAddressKey) any { return snatKey{k} }),
@@ -108,6 +114,13 @@ func (o *ownKeys) note(key any) {
 	if o.put != nil {
 		o.put[key] = true
 	}
+}
+
+// lacks reports whether a key of an adopted map is not this process's own.
+func (o *ownKeys) lacks(key any) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.put != nil && !o.put[key]
 }
 
 // end returns the keys, and nil from then on.

@@ -295,14 +295,28 @@ func TestAnUnknownInterfacePassesEverything(t *testing.T) {
 }
 
 // BenchmarkSteer measures the program alone, in the kernel, hot caches.
-func BenchmarkSteer(b *testing.B) {
+func BenchmarkSteer(b *testing.B) { benchmarkSteer(b, newTestProgram(b, false), front4) }
+
+// BenchmarkPortRange is BenchmarkSteer with a range of 10,000 UDP ports, and without.
+func BenchmarkPortRange(b *testing.B) {
 	p := newTestProgram(b, false)
+	media := netip.AddrPortFrom(front4.Addr(), 10_000)
+	must(b, p.AddFrontend(media, unix.IPPROTO_UDP, 0))
+	b.Run("one", func(b *testing.B) { benchmarkSteer(b, p, media) })
+	must(b, p.RemoveFrontend(media, unix.IPPROTO_UDP))
+	must(b, p.AddRange(media, 19_999, unix.IPPROTO_UDP, 0))
+	b.Run("range", func(b *testing.B) { benchmarkSteer(b, p, netip.AddrPortFrom(front4.Addr(), 17_000)) })
+}
+
+// benchmarkSteer measures packets, among them one to a UDP frontend.
+func benchmarkSteer(b *testing.B, p *Program, udp netip.AddrPort) {
 	tcp4 := packet4(b, layers.IPProtocolTCP, front4)
 	for unit, packet := range map[string][]byte{
-		"ns/frontend": tcp4,
-		"ns/snat":     packet4(b, layers.IPProtocolTCP, at(snat4, 62000)),
-		"ns/no-match": packet6(b, layers.IPProtocolTCP, at(node6, 22)),
-		"ns/arp":      append(append([]byte(nil), tcp4[:atEtherType]...), 8, 6),
+		"ns/frontend":     tcp4,
+		"ns/udp-frontend": packet4(b, layers.IPProtocolUDP, udp),
+		"ns/snat":         packet4(b, layers.IPProtocolTCP, at(snat4, 62000)),
+		"ns/no-match":     packet6(b, layers.IPProtocolTCP, at(node6, 22)),
+		"ns/arp":          append(append([]byte(nil), tcp4[:atEtherType]...), 8, 6),
 	} {
 		_, perPacket, err := steering(b, p).Benchmark(packet, 1_000_000, nil)
 		must(b, err)

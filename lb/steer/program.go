@@ -122,6 +122,11 @@ func (p *Program) Ready() error {
 // waits until the program is loaded.
 func (p *Program) Repeats() error { return p.programs.repeats() }
 
+// ByFlow is nil if the program on every attached interface asks the flow table of this process
+// whether a packet to an SNAT address is of a flow, and else says why not. It is called when all
+// interfaces are attached.
+func (p *Program) ByFlow() error { return p.programs.byFlow() }
+
 // Steers waits until the program is loaded for the interfaces that a TCX program redirects to.
 func (p *Program) Steers() error {
 	_, err := p.programs.steer()

@@ -32,6 +32,7 @@ func (ps *programs) repeatSpec() (*ebpf.CollectionSpec, map[string]*ebpf.Map, er
 		}
 		m.MaxEntries, m.Flags = shared[name].MaxEntries(), shared[name].Flags()
 	}
+	ps.maps.setDenySpec(spec.Maps[steerMapDenySets])
 	if !LoadsInOrder(runtime.GOARCH) {
 		if err := spec.Variables[repeatVarUnorderedLoads].Set(uint8(1)); err != nil {
 			return nil, nil, err
@@ -44,7 +45,12 @@ func (ps *programs) repeatSpec() (*ebpf.CollectionSpec, map[string]*ebpf.Map, er
 func LoadsInOrder(arch string) bool { return slices.Contains([]string{"386", "amd64", "s390x"}, arch) }
 
 // loadRepeat loads the XDP program that forwards by the flow table.
-func (ps *programs) loadRepeat() (*ebpf.Program, error) {
+func (ps *programs) loadRepeat() (*ebpf.Program, error) { return ps.loadXDP(true) }
+
+// loadAsking loads the XDP program that steers by the flow table, and forwards nothing.
+func (ps *programs) loadAsking() (*ebpf.Program, error) { return ps.loadXDP(false) }
+
+func (ps *programs) loadXDP(repeats bool) (*ebpf.Program, error) {
 	prog, err := ps.withFrags(func(frags bool) (*ebpf.Program, error) {
 		spec, shared, err := ps.repeatSpec()
 		if err != nil {
@@ -57,6 +63,11 @@ func (ps *programs) loadRepeat() (*ebpf.Program, error) {
 		}
 		if err := spec.Variables[repeatVarHasFrags].Set(hasFrags); err != nil {
 			return nil, err
+		}
+		if !repeats {
+			if err := spec.Variables[repeatVarRepeats].Set(uint8(0)); err != nil {
+				return nil, err
+			}
 		}
 		var programs struct {
 			WeirRepeat *ebpf.Program `ebpf:"weir_repeat"`

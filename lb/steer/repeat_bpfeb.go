@@ -21,7 +21,8 @@ type repeatAddressKey struct {
 
 type repeatCounters struct {
 	_       structs.HostLayout
-	Packets [11]uint64
+	Packets [12]uint64
+	Denied  [16]uint64
 }
 
 type repeatDatagramKey struct {
@@ -90,6 +91,7 @@ type repeatFlowState struct {
 type repeatFrontend struct {
 	_     structs.HostLayout
 	Flags uint32
+	Lists uint32
 }
 
 type repeatFrontendKey struct {
@@ -98,6 +100,16 @@ type repeatFrontendKey struct {
 	Port     uint16
 	Protocol uint8
 	Family   uint8
+}
+
+type repeatFrontendRanges struct {
+	_     structs.HostLayout
+	Range [8]struct {
+		_     structs.HostLayout
+		First uint16
+		Last  uint16
+		Flags uint32
+	}
 }
 
 type repeatInterface struct {
@@ -128,6 +140,8 @@ type repeatVlanKey struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	repeatMapAnyRange       = "any_range"
+	repeatMapDenySets       = "deny_sets"
 	repeatMapFlowGone       = "flow_gone"
 	repeatMapFlowIndex      = "flow_index"
 	repeatMapFlowNextHops   = "flow_next_hops"
@@ -139,6 +153,7 @@ const (
 	repeatMapHeldQueues     = "held_queues"
 	repeatMapInterfaces     = "interfaces"
 	repeatMapPacketCounters = "packet_counters"
+	repeatMapRanges         = "ranges"
 	repeatMapSnat           = "snat"
 	repeatMapSockets        = "sockets"
 	repeatMapVips           = "vips"
@@ -147,6 +162,7 @@ const (
 	repeatProgWeirRepeat    = "weir_repeat"
 	repeatVarHasFrags       = "has_frags"
 	repeatVarIpv6Flag       = "ipv6_flag"
+	repeatVarRepeats        = "repeats"
 	repeatVarStall          = "stall"
 	repeatVarUnorderedLoads = "unordered_loads"
 	repeatVarUntil          = "until"
@@ -202,6 +218,8 @@ type repeatProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type repeatMapSpecs struct {
+	AnyRange       *ebpf.MapSpec `ebpf:"any_range"`
+	DenySets       *ebpf.MapSpec `ebpf:"deny_sets"`
 	FlowGone       *ebpf.MapSpec `ebpf:"flow_gone"`
 	FlowIndex      *ebpf.MapSpec `ebpf:"flow_index"`
 	FlowNextHops   *ebpf.MapSpec `ebpf:"flow_next_hops"`
@@ -213,6 +231,7 @@ type repeatMapSpecs struct {
 	HeldQueues     *ebpf.MapSpec `ebpf:"held_queues"`
 	Interfaces     *ebpf.MapSpec `ebpf:"interfaces"`
 	PacketCounters *ebpf.MapSpec `ebpf:"packet_counters"`
+	Ranges         *ebpf.MapSpec `ebpf:"ranges"`
 	Snat           *ebpf.MapSpec `ebpf:"snat"`
 	Sockets        *ebpf.MapSpec `ebpf:"sockets"`
 	Vips           *ebpf.MapSpec `ebpf:"vips"`
@@ -225,6 +244,7 @@ type repeatMapSpecs struct {
 type repeatVariableSpecs struct {
 	HasFrags       *ebpf.VariableSpec `ebpf:"has_frags"`
 	Ipv6Flag       *ebpf.VariableSpec `ebpf:"ipv6_flag"`
+	Repeats        *ebpf.VariableSpec `ebpf:"repeats"`
 	Stall          *ebpf.VariableSpec `ebpf:"stall"`
 	UnorderedLoads *ebpf.VariableSpec `ebpf:"unordered_loads"`
 	Until          *ebpf.VariableSpec `ebpf:"until"`
@@ -250,6 +270,8 @@ func (o *repeatObjects) Close() error {
 //
 // It can be passed to loadRepeatObjects or ebpf.CollectionSpec.LoadAndAssign.
 type repeatMaps struct {
+	AnyRange       *ebpf.Map `ebpf:"any_range"`
+	DenySets       *ebpf.Map `ebpf:"deny_sets"`
 	FlowGone       *ebpf.Map `ebpf:"flow_gone"`
 	FlowIndex      *ebpf.Map `ebpf:"flow_index"`
 	FlowNextHops   *ebpf.Map `ebpf:"flow_next_hops"`
@@ -261,6 +283,7 @@ type repeatMaps struct {
 	HeldQueues     *ebpf.Map `ebpf:"held_queues"`
 	Interfaces     *ebpf.Map `ebpf:"interfaces"`
 	PacketCounters *ebpf.Map `ebpf:"packet_counters"`
+	Ranges         *ebpf.Map `ebpf:"ranges"`
 	Snat           *ebpf.Map `ebpf:"snat"`
 	Sockets        *ebpf.Map `ebpf:"sockets"`
 	Vips           *ebpf.Map `ebpf:"vips"`
@@ -269,6 +292,8 @@ type repeatMaps struct {
 
 func (m *repeatMaps) Close() error {
 	return _RepeatClose(
+		m.AnyRange,
+		m.DenySets,
 		m.FlowGone,
 		m.FlowIndex,
 		m.FlowNextHops,
@@ -280,6 +305,7 @@ func (m *repeatMaps) Close() error {
 		m.HeldQueues,
 		m.Interfaces,
 		m.PacketCounters,
+		m.Ranges,
 		m.Snat,
 		m.Sockets,
 		m.Vips,
@@ -293,6 +319,7 @@ func (m *repeatMaps) Close() error {
 type repeatVariables struct {
 	HasFrags       *ebpf.Variable `ebpf:"has_frags"`
 	Ipv6Flag       *ebpf.Variable `ebpf:"ipv6_flag"`
+	Repeats        *ebpf.Variable `ebpf:"repeats"`
 	Stall          *ebpf.Variable `ebpf:"stall"`
 	UnorderedLoads *ebpf.Variable `ebpf:"unordered_loads"`
 	Until          *ebpf.Variable `ebpf:"until"`

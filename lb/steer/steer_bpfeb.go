@@ -21,7 +21,8 @@ type steerAddressKey struct {
 
 type steerCounters struct {
 	_       structs.HostLayout
-	Packets [11]uint64
+	Packets [12]uint64
+	Denied  [16]uint64
 }
 
 type steerDatagramKey struct {
@@ -37,6 +38,7 @@ type steerDatagramKey struct {
 type steerFrontend struct {
 	_     structs.HostLayout
 	Flags uint32
+	Lists uint32
 }
 
 type steerFrontendKey struct {
@@ -45,6 +47,18 @@ type steerFrontendKey struct {
 	Port     uint16
 	Protocol uint8
 	Family   uint8
+}
+
+type steerFrontendRange struct {
+	_     structs.HostLayout
+	First uint16
+	Last  uint16
+	Flags uint32
+}
+
+type steerFrontendRanges struct {
+	_     structs.HostLayout
+	Range [8]steerFrontendRange
 }
 
 type steerInterface struct {
@@ -75,11 +89,14 @@ type steerVlanKey struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	steerMapAnyRange       = "any_range"
+	steerMapDenySets       = "deny_sets"
 	steerMapFragmented     = "fragmented"
 	steerMapFrontends      = "frontends"
 	steerMapHeldQueues     = "held_queues"
 	steerMapInterfaces     = "interfaces"
 	steerMapPacketCounters = "packet_counters"
+	steerMapRanges         = "ranges"
 	steerMapSnat           = "snat"
 	steerMapSockets        = "sockets"
 	steerMapVips           = "vips"
@@ -137,11 +154,14 @@ type steerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerMapSpecs struct {
+	AnyRange       *ebpf.MapSpec `ebpf:"any_range"`
+	DenySets       *ebpf.MapSpec `ebpf:"deny_sets"`
 	Fragmented     *ebpf.MapSpec `ebpf:"fragmented"`
 	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
 	HeldQueues     *ebpf.MapSpec `ebpf:"held_queues"`
 	Interfaces     *ebpf.MapSpec `ebpf:"interfaces"`
 	PacketCounters *ebpf.MapSpec `ebpf:"packet_counters"`
+	Ranges         *ebpf.MapSpec `ebpf:"ranges"`
 	Snat           *ebpf.MapSpec `ebpf:"snat"`
 	Sockets        *ebpf.MapSpec `ebpf:"sockets"`
 	Vips           *ebpf.MapSpec `ebpf:"vips"`
@@ -175,11 +195,14 @@ func (o *steerObjects) Close() error {
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerMaps struct {
+	AnyRange       *ebpf.Map `ebpf:"any_range"`
+	DenySets       *ebpf.Map `ebpf:"deny_sets"`
 	Fragmented     *ebpf.Map `ebpf:"fragmented"`
 	Frontends      *ebpf.Map `ebpf:"frontends"`
 	HeldQueues     *ebpf.Map `ebpf:"held_queues"`
 	Interfaces     *ebpf.Map `ebpf:"interfaces"`
 	PacketCounters *ebpf.Map `ebpf:"packet_counters"`
+	Ranges         *ebpf.Map `ebpf:"ranges"`
 	Snat           *ebpf.Map `ebpf:"snat"`
 	Sockets        *ebpf.Map `ebpf:"sockets"`
 	Vips           *ebpf.Map `ebpf:"vips"`
@@ -188,11 +211,14 @@ type steerMaps struct {
 
 func (m *steerMaps) Close() error {
 	return _SteerClose(
+		m.AnyRange,
+		m.DenySets,
 		m.Fragmented,
 		m.Frontends,
 		m.HeldQueues,
 		m.Interfaces,
 		m.PacketCounters,
+		m.Ranges,
 		m.Snat,
 		m.Sockets,
 		m.Vips,

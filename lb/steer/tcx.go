@@ -57,7 +57,8 @@ func (l links) attachTCX(in Interface, name string) (_ *Attachment, err error) {
 		return nil, fmt.Errorf("%w: inner end of the veth pair: %w", ErrTCX, err)
 	}
 	below := in
-	below.Index, below.Hook, below.Mode, below.Steers = in.Inner, XDP, Native, true // they have been looked up
+	below.Index, below.Hook, below.Mode = in.Inner, XDP, Native
+	below.Steers, below.All = true, true // they have been looked up
 	down, err := l.attachHook(below, inner.Attrs().Name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrTCX, inner.Attrs().Name, err)

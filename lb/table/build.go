@@ -69,16 +69,24 @@ func buildFrontend(spec *Service, i int, s *service, pools *poolBuilder) (*Front
 	if err != nil {
 		return nil, fmt.Errorf("%v: pool %d: %w", ap, in.Pool, err)
 	}
-	key := MakeKey(ap, in.Proto)
+	if in.LastPort != 0 && in.LastPort < ap.Port() {
+		return nil, fmt.Errorf("%v: the last port of the range is %d", ap, in.LastPort)
+	}
+	key := in.Key()
 	f := pools.old.frontend(&key, i)
 	mode := cmp.Or(in.Mode, conntrack.ModeNAT)
 	if f != nil && f.Pool == pool && f.servicePort == owner && f.Policy == s.policy && f.Mode == mode && f.Kind == in.Kind && f.ClusterScope == in.ClusterScope {
 		return f, nil
 	}
-	return &FrontendEntry{
+	f = &FrontendEntry{
 		Key: key, Pool: pool, Policy: s.policy, servicePort: owner, ServiceID: s.id, Proto: in.Proto, Kind: in.Kind, Mode: mode,
 		ClusterScope: in.ClusterScope, AddrPort: ap, ServiceName: spec.Name,
-	}, nil
+		LastPort: key.lastPort(),
+	}
+	if f.LastPort != 0 {
+		f.endpointPort = cmp.Or(in.Port, ap.Port())
+	}
+	return f, nil
 }
 
 // entries are the members as entries of a pool of a Service port, with their numbers.

@@ -1,7 +1,6 @@
 package table
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -156,7 +155,7 @@ func (e *edit) yield(from, to *FrontendEntry, winner string) {
 
 // conflict notes the Service that does not get a frontend.
 func (e *edit) conflict(f *FrontendEntry, loser, holder string) {
-	err := &ConflictError{f.AddrPort, f.Proto, loser, holder}
+	err := &ConflictError{AddrPort: f.AddrPort, LastPort: f.LastPort, Proto: f.Proto, Service: loser, Holder: holder}
 	e.errors = append(e.errors, &ServiceError{Service: loser, Err: err})
 }
 
@@ -214,11 +213,11 @@ func (e *edit) finish() Change {
 			next.services--
 		}
 	}
-	slices.SortFunc(e.touched, func(a, b Key) int {
-		return cmp.Or(cmp.Compare(a.W0, b.W0), cmp.Compare(a.W1, b.W1), cmp.Compare(a.W2, b.W2))
-	})
-	for _, key := range slices.Compact(e.touched) {
-		was, is := e.base.Lookup(&key), e.find(&key)
+	slices.SortFunc(e.touched, func(a, b Key) int { return compareKeys(&a, &b) })
+	touched := slices.Compact(e.touched)
+	next.ranges = e.base.ranges.with(touched, e.base.Exact, e.find)
+	for _, key := range touched {
+		was, is := e.base.Exact(&key), e.find(&key)
 		switch {
 		case was == is:
 		case was == nil:

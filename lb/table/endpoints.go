@@ -258,7 +258,7 @@ func (t *Table) RestoreEndpoint(f *FrontendEntry, ap netip.AddrPort, proto uint8
 	e := &t.endpoints
 	var owner uint64
 	if f != nil {
-		owner = f.servicePort
+		owner, ap = f.servicePort, f.Listed(ap)
 	}
 	n, err := e.assign(makeEndpointKey(owner, ap, proto))
 	if err != nil {

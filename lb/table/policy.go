@@ -43,6 +43,7 @@ type Policy struct {
 	NewConnectionsPerSecond uint32 // 0: no limit
 	QUICConnectionID        QUICConnectionID
 	MSSClamp                uint16 // 0: off
+	DenyLists               uint16 // those of the Service, a bit for each
 
 	sources bart.Lite
 	// next is when the next new connection is due, as TakeConnection counts:
@@ -58,7 +59,7 @@ func (p *Policy) same(o *Policy) bool {
 	}
 	return p.OnRemoval == o.OnRemoval && p.MaxConnections == o.MaxConnections &&
 		p.NewConnectionsPerSecond == o.NewConnectionsPerSecond && p.QUICConnectionID == o.QUICConnectionID &&
-		p.MSSClamp == o.MSSClamp && slices.Equal(p.SourceRanges, o.SourceRanges)
+		p.MSSClamp == o.MSSClamp && p.DenyLists == o.DenyLists && slices.Equal(p.SourceRanges, o.SourceRanges)
 }
 
 // buildPolicy is the policy as workers see it: that of old, if it is the same.
@@ -72,7 +73,7 @@ func buildPolicy(p *Policy, old *service) *Policy {
 	out := &Policy{
 		SourceRanges: slices.Clone(p.SourceRanges), OnRemoval: p.OnRemoval,
 		MaxConnections: p.MaxConnections, NewConnectionsPerSecond: p.NewConnectionsPerSecond,
-		QUICConnectionID: p.QUICConnectionID, MSSClamp: p.MSSClamp,
+		QUICConnectionID: p.QUICConnectionID, MSSClamp: p.MSSClamp, DenyLists: p.DenyLists,
 	}
 	if out.next = new(atomic.Uint64); old != nil && old.policy != nil {
 		out.next = old.policy.next

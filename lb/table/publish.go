@@ -140,7 +140,7 @@ func (t *Table) Publish(c Change) error {
 	return nil
 }
 
-// Conflicts are the frontends that Services claim while another Service holds them.
+// Conflicts are the frontends that Services claim while another Service holds them, or some ports of a range.
 func (t *Table) Conflicts() []ConflictError {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,9 +152,10 @@ func (t *Table) Conflicts() []ConflictError {
 			continue
 		}
 		for name := range queue {
-			out = append(out, ConflictError{held.AddrPort, held.Proto, name, held.ServiceName})
+			out = append(out, ConflictError{AddrPort: held.AddrPort, LastPort: held.LastPort, Proto: held.Proto, Service: name, Holder: held.ServiceName})
 		}
 	}
+	out = t.current.Load().ranges.overlaps(out)
 	slices.SortFunc(out, func(a, b ConflictError) int {
 		return cmp.Or(strings.Compare(a.Service, b.Service), a.AddrPort.Compare(b.AddrPort), cmp.Compare(a.Proto, b.Proto))
 	})

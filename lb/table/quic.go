@@ -50,7 +50,7 @@ func (f *FrontendEntry) QUICEndpoint(number uint32) *EndpointEntry {
 	}
 	list := f.quicEndpoints.byID
 	at, ok := slices.BinarySearchFunc(list, number, func(e EndpointEntry, n uint32) int { return cmp.Compare(e.ID, n) })
-	if !ok || uint64(list[at].Family) != f.Key.W2>>24 {
+	if !ok || list[at].Family != uint8(f.Key.W2>>24) {
 		return nil
 	}
 	return &list[at]

@@ -97,6 +97,9 @@ type Frontend struct {
 	// and the presence of endpoints are those of a port and protocol, for all frontends
 	// together. 0: that of AddrPort.
 	Port uint16
+	// LastPort is the last port of a range that begins with the port of AddrPort: packets go to
+	// the same port of the endpoint. 0: a single port.
+	LastPort uint16
 	// Mode is how new flows are forwarded; 0 is conntrack.ModeNAT.
 	Mode conntrack.Mode
 	// ClusterScope marks a frontend for traffic from inside the cluster,
@@ -164,14 +167,21 @@ func (e *ServiceError) Unwrap() error { return e.Err }
 // The claim stands: the Service gets the frontend when no other has a better claim.
 type ConflictError struct {
 	AddrPort netip.AddrPort
+	LastPort uint16 // of a range of ports; 0: a single port
 	Proto    uint8
 	Service  string // claims it
 	Holder   string // has it
+	// Part is a range of Holder that has some of the ports, and not all: it has these alone. "": the
+	// frontend is the same.
+	Part string
 }
 
 // Error names the frontend and both Services.
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("%v proto %d: %v by %s", e.AddrPort, e.Proto, ErrFrontendTaken, e.Holder)
+	if e.Part != "" {
+		return fmt.Sprintf("%s proto %d: ports in common with %s: %v by %s", AddressText(e.AddrPort, e.LastPort), e.Proto, e.Part, ErrFrontendTaken, e.Holder)
+	}
+	return fmt.Sprintf("%s proto %d: %v by %s", AddressText(e.AddrPort, e.LastPort), e.Proto, ErrFrontendTaken, e.Holder)
 }
 
 // Is makes errors.Is(err, ErrFrontendTaken) true.

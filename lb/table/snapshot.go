@@ -11,6 +11,7 @@ import (
 type Snapshot struct {
 	number    uint64
 	root      *node
+	ranges    *ranges // never nil
 	services  int
 	frontends int
 }
@@ -27,6 +28,8 @@ type FrontendEntry struct {
 	Kind          Kind
 	Mode          conntrack.Mode // mode of new flows
 	ClusterScope  bool
+	LastPort      uint16 // of a range of ports that begins with that of AddrPort; 0: a single port
+	endpointPort  uint16 // with which the Service port lists the endpoints of a range
 	AddrPort      netip.AddrPort
 	ServiceName   string
 }
@@ -34,6 +37,14 @@ type FrontendEntry struct {
 // ServicePort identifies the frontend's Service port: the Service's name, port and
 // protocol.
 func (f *FrontendEntry) ServicePort() uint64 { return f.servicePort }
+
+// DenyLists are the deny lists of the Service, a bit for each.
+func (f *FrontendEntry) DenyLists() uint16 {
+	if f.Policy == nil {
+		return 0
+	}
+	return f.Policy.DenyLists
+}
 
 // AffinityKey is the key of a client for session affinity: the address, and the Service
 // port, whose frontends all send a client to the same endpoint. w is the
@@ -52,8 +63,17 @@ func (s *Snapshot) Services() int { return s.services }
 // Frontends is the number of frontends.
 func (s *Snapshot) Frontends() int { return s.frontends }
 
-// Lookup is the frontend with key k, or nil. It does not allocate.
-func (s *Snapshot) Lookup(k *Key) *FrontendEntry { return s.root.find(k, k.hash()) }
+// Lookup is the frontend with key k, or nil: that of a single port, or else a range that has the
+// port. It does not allocate.
+func (s *Snapshot) Lookup(k *Key) *FrontendEntry {
+	if f := s.root.find(k, k.hash()); f != nil || len(s.ranges.spans) == 0 {
+		return f
+	}
+	return s.ranges.find(k)
+}
+
+// Exact is the frontend with key k itself, or nil.
+func (s *Snapshot) Exact(k *Key) *FrontendEntry { return s.root.find(k, k.hash()) }
 
 // All gives every frontend, in no order that means anything.
 func (s *Snapshot) All() iter.Seq[*FrontendEntry] {

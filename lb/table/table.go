@@ -87,7 +87,7 @@ func New(cfg Config) *Table {
 	t.endpoints.init(cfg)
 	t.serviceIDs.inUse = cfg.ServiceInUse
 	t.builder = builder{services: &t.serviceIDs, endpoints: &t.endpoints}
-	t.current.Store(&Snapshot{})
+	t.current.Store(&Snapshot{ranges: &ranges{}})
 	return t
 }
 

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"github.com/weirlb/weir/lb/denylist"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/table"
@@ -19,6 +20,7 @@ type admission struct {
 	silences      silences
 	// dryRun is true in a trace: what other workers see stays as it is.
 	dryRun bool
+	denied denyCounts
 }
 
 // miss handles a packet that belongs to no flow.
@@ -53,11 +55,13 @@ func (w *flows) miss(p *pkt) verdict {
 	if ep == nil && fe.Pool.Len() == 0 {
 		return w.onNoEndpoints(p, fe.Pool)
 	}
-	if v := w.withinPrefixRate(p); v != pass {
-		return v
-	}
-	if v := w.withinLimits(fe); v != pass {
-		return v
+	if !p.began && p.silent == 0 { // else its flow was admitted, and begins again elsewhere
+		if v := w.withinPrefixRate(p); v != pass {
+			return v
+		}
+		if v := w.withinLimits(fe); v != pass {
+			return v
+		}
 	}
 	return w.beginConn(p, fe, ep)
 }
@@ -91,9 +95,39 @@ func (w *admission) checkTCPSum(p *pkt) verdict {
 	return drop(DropBadChecksum)
 }
 
+// checkDenied passes packet p if its source is on no deny list of the node and of the frontend, nil for
+// a ping. Other sources get no answer, and cost neither a route nor a count of a limit.
+func (w *admission) checkDenied(p *pkt, fe *table.FrontendEntry) verdict {
+	denied := w.cfg.Denied
+	if denied == nil {
+		return pass
+	}
+	lists := denied.Node
+	if fe != nil {
+		lists |= denylist.Mask(fe.DenyLists())
+	}
+	if lists == 0 {
+		return pass
+	}
+	i := denied.Set.Load().Find(p.key.Src().Addr(), lists)
+	if i < 0 {
+		return pass
+	}
+	w.denied[i]++
+	return drop(DropDenied)
+}
+
+// mayUse passes packet p if its source may use the frontend at all.
+func (w *admission) mayUse(p *pkt, fe *table.FrontendEntry) verdict {
+	if v := w.checkDenied(p, fe); v != pass {
+		return v
+	}
+	return checkSourceRange(p, fe)
+}
+
 // admit passes packet p if it may begin a connection to the frontend now.
 func (w *admission) admit(p *pkt, fe *table.FrontendEntry) verdict {
-	if v := checkSourceRange(p, fe); v != pass {
+	if v := w.mayUse(p, fe); v != pass {
 		return v
 	}
 	if v := w.withinPrefixRate(p); v != pass {
@@ -172,7 +206,7 @@ func (w *admission) onNoMatch(p *pkt, destination *table.Key) verdict {
 // mayBeTranslated reports whether a packet may be the answer to a packet that the kernel
 // translated. It has no flow, and is to a shared SNAT address and port. Masquerade rules
 // (kube-proxy's, a network plugin's) choose any port above 1023 of the node's address, or keep
-// the client's: with the default range every fourteenth. An answer never opens a TCP connection
+// the client's: with the default range about half of them are a flow's. An answer never opens a TCP connection
 // or an SCTP association, so that a listener of the node stays out of reach of both.
 func (w *admission) mayBeTranslated(p *pkt) bool {
 	return w.hostVeth >= 0 && p.in != w.hostVeth && (p.Proto == header.ProtoUDP || !opens(&p.Packet))

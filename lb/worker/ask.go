@@ -12,7 +12,7 @@ type question struct {
 	done chan struct{}
 }
 
-// askTimeout is how long a worker may take to answer. It sleeps for at most 100 ms.
+// askTimeout is how long a worker may take to answer. It is woken up for it.
 const askTimeout = time.Second
 
 // asking has questions to all workers wait for each other: there are few.
@@ -21,7 +21,7 @@ var asking sync.Mutex
 // ask has the worker call f between two rounds, and waits until that is done. It reports
 // whether f was called. A worker that has not started calls nothing: its owner, which drives
 // it, is the caller.
-func (w *Worker) ask(f func(*Worker)) bool {
+func ask(w *Worker, f func(*Worker)) bool {
 	if w.thread.Load() == 0 {
 		f(w)
 		return true
@@ -30,7 +30,7 @@ func (w *Worker) ask(f func(*Worker)) bool {
 	defer asking.Unlock()
 	q := &question{f, make(chan struct{})}
 	w.question.Store(q)
-	w.wakeUp()
+	w.sleeper.wakeUp()
 	select {
 	case <-q.done:
 		return true

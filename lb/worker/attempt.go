@@ -5,6 +5,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/lb/header"
 )
 
@@ -15,6 +16,16 @@ import (
 // after which clients send it again (RFC 6298, section 2).
 const answerTicks = secondTicks * 3 / 4
 
+// attemptWatch counts how attempts to connect to endpoints fare, and how long handshakes take.
+type attemptWatch struct {
+	conns      *conntrack.Table
+	conntrack  *conntrack.Worker
+	services   countChunks
+	attempts   *attempts.Table
+	handshakes *handshakeTimes
+	clock      handshakeClock
+}
+
 // attempt is what a connection was before a packet changed it.
 type attempt struct {
 	state flowstate.State
@@ -22,40 +33,39 @@ type attempt struct {
 	silent bool
 }
 
-// attemptOf reads the connection before packet p is tracked.
-func (w *flows) attemptOf(c *conntrack.Conn) attempt {
+// before reads the connection before a packet is tracked at a tick.
+func (w *attemptWatch) before(c *conntrack.Conn, tick uint32) attempt {
 	a := attempt{state: c.State()}
 	if a.state == flowstate.SynSent {
 		created := c.Created()
-		a.silent = c.LastSeen() == created && w.tick-created >= answerTicks
+		a.silent = c.LastSeen() == created && tick-created >= answerTicks
 	}
 	return a
 }
 
-// countHandshake counts how the attempt of TCP connection c fares, after packet p of entry ref
+// tracked counts how the attempt of TCP connection c fares, after packet p of entry ref
 // was tracked. resent is whether p is a SYN that was seen before.
-func (w *flows) countHandshake(a attempt, c *conntrack.Conn, ref conntrack.Ref, resent bool) {
+func (w *connMaker) tracked(a attempt, c *conntrack.Conn, ref conntrack.Ref, resent bool) {
 	if a.state != flowstate.SynSent {
 		return
 	}
-	n := atomic.LoadUint32(&c.EndpointID)
 	switch now := c.State(); {
 	case ref.Forward() && resent:
 		if a.silent {
-			w.attempts.Unanswered(n, w.tick)
+			w.noteUnanswered(c, ref)
 		}
 	case ref.Forward() && now == flowstate.Established, // answers do not pass here
 		!ref.Forward() && now == flowstate.SynRecv:
-		w.attempts.Answered(n)
+		w.watch.attempts.Answered(atomic.LoadUint32(&c.EndpointID))
 	case !ref.Forward() && now == flowstate.Close:
-		w.attempts.Refused(n, w.tick)
+		w.noteRefused(c, ref)
 	}
 }
 
-// countUnreachable counts the ICMP error p about a packet to the endpoint of entry ref's flow,
+// noteUnreachable counts the ICMP error p about a packet to the endpoint of entry ref's flow,
 // while the attempt lasts. An error of the endpoint is a refusal; that of a router says that
 // there was no answer.
-func (w *flows) countUnreachable(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
+func (w *connMaker) noteUnreachable(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
 	if ref.Forward() || !header.DestinationUnreachable(p.data, &p.Packet) {
 		return
 	}
@@ -64,30 +74,58 @@ func (w *flows) countUnreachable(p *pkt, c *conntrack.Conn, ref conntrack.Ref) {
 	default:
 		return
 	}
-	n, from := atomic.LoadUint32(&c.EndpointID), addressPair(p.data[p.L3:], p.Family)
+	from := addressPair(p.data[p.L3:], p.Family)
 	if src := from.Src().Addr(); src == w.conns.EndpointAddr(ref).Addr() {
-		w.attempts.Refused(n, w.tick)
+		w.noteRefused(c, ref)
 	} else {
-		w.attempts.Unanswered(n, w.tick)
+		w.noteUnanswered(c, ref)
 	}
 }
 
-// countLost counts the packet p, which waited for a next hop that does not answer, if it began a
-// flow: once, since it counts as a sign of life.
-func (w *flows) countLost(p *pkt) {
+// noteRefused counts that the endpoint has refused connection c of entry ref.
+func (w *connMaker) noteRefused(c *conntrack.Conn, ref conntrack.Ref) {
+	if w.failureCounts(ref) {
+		w.watch.attempts.Refused(atomic.LoadUint32(&c.EndpointID), w.tick)
+	}
+}
+
+// noteUnanswered counts that the endpoint has not answered connection c of entry ref in time.
+func (w *connMaker) noteUnanswered(c *conntrack.Conn, ref conntrack.Ref) {
+	if w.failureCounts(ref) {
+		w.watch.attempts.Unanswered(atomic.LoadUint32(&c.EndpointID), w.tick)
+	}
+}
+
+// failureCounts reports whether a failed attempt of entry ref's flow says anything of the endpoint. Of a
+// range of ports one at the port with which the endpoint is listed does: the node's own connections go
+// there. At another port nothing may listen, however well the endpoint is.
+func (w *connMaker) failureCounts(ref conntrack.Ref) bool {
+	fe := w.frontendOf(ref)
+	if fe == nil {
+		return true
+	}
+	at := w.conns.EndpointAddr(ref)
+	return fe.Listed(at) == at
+}
+
+// lost counts the packet p, which waited for a next hop that does not answer, if it began a
+// flow: once, since it counts as a sign of life. It returns the entry by which the packet was to go to an
+// endpoint, 0 for none.
+func (w *attemptWatch) lost(p *pkt, tick uint32) conntrack.Ref {
 	key := quotedKey(p.data, p.Family, &header.Quote{L3: int(p.L3), L4: int(p.L4), Proto: p.Proto})
 	ref := w.conntrack.Lookup(w.conns.Hash(&key), &key)
 	if ref == 0 || !ref.Forward() {
-		return
+		return 0
 	}
 	c := w.conns.Conn(ref)
 	switch c.State() {
 	case flowstate.SynSent, flowstate.Unreplied, flowstate.SCTPInit:
 	default:
-		return
+		return ref
 	}
-	if c.LastSeen() == c.Created() && w.tick != c.Created() {
-		c.Touch(w.tick)
-		w.attempts.Unanswered(atomic.LoadUint32(&c.EndpointID), w.tick)
+	if c.LastSeen() == c.Created() && tick != c.Created() {
+		c.Touch(tick)
+		w.attempts.Unanswered(atomic.LoadUint32(&c.EndpointID), tick)
 	}
+	return ref
 }

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -153,3 +155,83 @@ func TestICMPErrorsCountAsRefused(t *testing.T) {
 		})
 	}
 }
+
+// Of a range of ports attempts at the listed port alone count as failed: at others nothing may listen,
+// and the client hears so at once.
+func TestFailuresAtOtherPortsOfARangeDoNotCount(t *testing.T) {
+	const tcp, udp, listed = header.ProtoTCP, header.ProtoUDP, 85
+	refused := attempts.Counts{Refused: 1, InARow: 1}
+	for _, c := range []struct {
+		name  string
+		proto uint8
+		port  uint16
+		fail  func(b *bench, syn []byte, p packet)
+		want  attempts.Counts
+		told  bool
+	}{
+		{"RST, listed", tcp, listed, refuse, refused, false},
+		{"RST", tcp, 80, refuse, attempts.Counts{}, true},
+		{"port unreachable, TCP, listed", tcp, listed, unreachable, refused, false},
+		{"port unreachable, TCP", tcp, 80, unreachable, attempts.Counts{}, true},
+		{"port unreachable, UDP, listed", udp, listed, unreachable, refused, true},
+		{"port unreachable, UDP", udp, 80, unreachable, attempts.Counts{}, true},
+		{"SYN again, listed", tcp, listed, sendAgain, attempts.Counts{Unanswered: 1, InARow: 1}, false},
+		{"SYN again", tcp, 80, sendAgain, attempts.Counts{}, false},
+		{"SYN-ACK", tcp, 80, accept, attempts.Counts{Answered: 1}, true},
+	} {
+		for _, endpoints := range [][]netip.Addr{{endpoint4, narrow4}, {endpoint4}} {
+			t.Run(fmt.Sprintf("%s/%d endpoints", c.name, len(endpoints)), func(t *testing.T) {
+				b := newBench(t)
+				b.serveRange(listed, endpoints...)
+				p := request(false, c.proto)
+				p.dst = ap(node4, c.port)
+				syn := b.one(portClient, p.build(t), portServer)
+				c.fail(b, syn, p)
+				told := len(b.roundAtTheSameTime()[portClient]) > 0
+				if want := c.told || len(endpoints) == 1 && c.want.Refused > 0; told != want {
+					t.Errorf("the client has an answer: %v, want %v", told, want)
+				}
+				if got := b.tried(netip.AddrPortFrom(dstOf(syn), listed), c.proto); got != c.want {
+					t.Errorf("%+v, want %+v", got, c.want)
+				}
+				b.framesHome()
+			})
+		}
+	}
+}
+
+// serveRange publishes a Service with ports 80 to 90, whose endpoints are listed with one of them.
+func (b *bench) serveRange(listed uint16, endpoints ...netip.Addr) {
+	b.t.Helper()
+	s := table.Service{Name: "ns/web", Pools: make([]table.Pool, 1)}
+	for _, a := range endpoints {
+		s.Pools[0].Endpoints = append(s.Pools[0].Endpoints, table.Endpoint{AddrPort: netip.AddrPortFrom(a, listed)})
+	}
+	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
+		s.Frontends = append(s.Frontends, table.Frontend{AddrPort: netip.AddrPortFrom(node4, 80), LastPort: 90, Port: listed, Proto: proto})
+	}
+	if change, err := b.lb.tables.Apply([]table.Service{s}, nil); err != nil || len(change.Errors) > 0 {
+		b.t.Fatal(err, change.Errors)
+	}
+}
+
+// answerOf is the answer of the endpoint to a SYN.
+func answerOf(syn []byte, p packet, flags uint8) packet {
+	port := binary.BigEndian.Uint16(syn[header.EthernetLen+22:])
+	return packet{srcMAC: macServer, dstMAC: macWeirB, src: netip.AddrPortFrom(dstOf(syn), port), dst: ap(snat4, snatPort(syn)),
+		proto: header.ProtoTCP, flags: flags, seq: 5000, ack: p.seq + 1}
+}
+
+func refuse(b *bench, syn []byte, p packet) {
+	b.give(portServer, answerOf(syn, p, header.RST|header.ACK).build(b.t))
+}
+
+func accept(b *bench, syn []byte, p packet) {
+	b.give(portServer, answerOf(syn, p, header.SYN|header.ACK).build(b.t))
+}
+
+func unreachable(b *bench, syn []byte, _ packet) {
+	b.give(portServer, icmpPacket{srcMAC: macServer, dstMAC: macWeirB, src: dstOf(syn), dst: snat4, typ: 3, code: 3, body: syn[header.EthernetLen:]}.build(b.t))
+}
+
+func sendAgain(b *bench, _ []byte, p packet) { b.after(secondTicks, p) }

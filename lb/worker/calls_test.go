@@ -11,10 +11,10 @@ import (
 // onFastPath are the functions that run for every packet of an established flow, with the
 // calls in them that such packets do not meet.
 var onFastPath = map[string][]string{
-	"(*flows).fastLanes":   nil,
-	"(*flows).fastLanes6":  nil,
-	"(*flows).fastTunnels": nil,
-	"(*Worker).classify":   {"(*Worker).classifyOther"},
+	"(*fastPath).fastLanes":   nil,
+	"(*fastPath).fastLanes6":  nil,
+	"(*fastPath).fastTunnels": nil,
+	"(*classifier).classify":  {"(*classifier).classifyOther"},
 }
 
 // A call costs as much as a good part of the path, and a bounds check ends in a call that

@@ -5,11 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"sync"
-	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/header"
-	"github.com/weirlb/weir/lb/table"
 )
 
 // A SYN or INIT may come with the tuple of a flow whose endpoint is gone. The client
@@ -65,13 +63,13 @@ func (s *challenges) note(hash uint64, seen, now uint32) {
 }
 
 // answersChallenge reports whether packet p, of the client, is the RST that proves that no
-// connection of the tuple exists any more.
-func (w *flows) answersChallenge(p *pkt) bool {
+// connection of the tuple exists any more, at a tick.
+func answersChallenge(p *pkt, tick uint32) bool {
 	if p.Flags&(header.RST|header.SYN) != header.RST {
 		return false
 	}
 	seq := header.TCP(p.data[p.L4:]).Seq()
-	for _, period := range [2]uint32{w.tick >> cookieBits, w.tick>>cookieBits - 1} {
+	for _, period := range [2]uint32{tick >> cookieBits, tick>>cookieBits - 1} {
 		if _, ack := cookie(&p.key, period); ack == seq {
 			return true
 		}
@@ -97,9 +95,4 @@ func cookie(k *conntrack.Key, period uint32) (seq, ack uint32) {
 	binary.LittleEndian.PutUint32(in[32+5*8:], period)
 	sum := sha256.Sum256(in[:])
 	return binary.LittleEndian.Uint32(sum[0:]), binary.LittleEndian.Uint32(sum[4:])
-}
-
-// removalPolicy is the Service's policy for flows of removed endpoints.
-func (w *flows) removalPolicy(c *conntrack.Conn) table.Removal {
-	return w.frontends.Removal(atomic.LoadUint32(&c.ServiceID))
 }

@@ -23,7 +23,7 @@ func replaced(t *testing.T, removal table.Removal) (*bench, packet) {
 	b.offer(policy, table.Pool{}, 1)
 	request, _ := b.connected(false)
 	b.offerPools(policy, table.Pool{Endpoints: []table.Endpoint{{AddrPort: ap(narrow4, 8080)}}}, table.Pool{})
-	b.w.removalGraceTicks = 0
+	b.w.removed.graceTicks = 0
 	return b, request
 }
 
@@ -100,7 +100,7 @@ func TestASynOfAGoneEndpointsFlowGetsAnotherEndpoint(t *testing.T) {
 		syn := request(false, header.ProtoTCP)
 		b.after(0, syn)
 		b.offerPools(nil, table.Pool{Endpoints: []table.Endpoint{{AddrPort: ap(narrow4, 8080)}}}, table.Pool{})
-		b.w.removalGraceTicks = 0
+		b.w.removed.graceTicks = 0
 		if got := b.sentTo(b.after(secondTicks, syn)); got != narrow4 {
 			t.Errorf("goes to %v", got)
 		}
@@ -167,7 +167,7 @@ func TestAnInitOfAGoneEndpointsFlowGetsAnotherEndpoint(t *testing.T) {
 			b.apply(nil, servicePort("ns/a", policy, nodeB, endpoint4))
 			a := b.sctpAssociate(nodeB)
 			b.apply(nil, servicePort("ns/a", policy, nodeB, narrow4))
-			b.w.removalGraceTicks = 0
+			b.w.removed.graceTicks = 0
 			send := func(ticks uint32, p sctpPacket) [3][][]byte {
 				tick := b.w.tick
 				b.give(portClient, p.frame(t))

@@ -22,10 +22,16 @@ func word4(family uint64, ports uint32, proto uint8) uint64 {
 	return uint64(ports) | uint64(proto)<<32 | family<<40
 }
 
+// classifier makes keys of packets, and reads headers.
+type classifier struct {
+	portIO
+	conns *conntrack.Table
+}
+
 // classify makes the keys of packets, and hashes them. Untagged packets in a single buffer,
 // IPv4 without options and IPv6 with TCP or UDP, get a lane, and nothing about them is
 // checked: the fast path and leaveLane do. Of all others classify makes a pkt.
-func (w *Worker) classify(b *batch, from, to int) {
+func (w *classifier) classify(b *batch, from, to int) {
 	heads, conns := w.heads, w.conns
 	last := w.frameMask + 1 - xsk.HeadLen
 	set, lanes4, lanes6 := b.framesSet, uint64(0), uint64(0)
@@ -62,7 +68,7 @@ func (w *Worker) classify(b *batch, from, to int) {
 }
 
 // stateOf returns fast or slow for a packet that [header.ParseFast] took.
-func (w *Worker) stateOf(p *pkt) pktState {
+func (w *classifier) stateOf(p *pkt) pktState {
 	if !p.Partial && p.TTL > 1 && p.Flags&(header.SYN|header.FIN|header.RST) == 0 &&
 		p.n == 1 && p.desc[0].Addr&w.frameMask+uint64(p.L3)+fastPathLen <= w.frameMask {
 		return fast
@@ -70,19 +76,18 @@ func (w *Worker) stateOf(p *pkt) pktState {
 	return slow
 }
 
-// classifyOther is classify of a packet without a lane. It handles packets that are not
-// TCP, UDP or SCTP itself.
-func (w *Worker) classifyOther(b *batch, i int) {
+// classifyOther is classify of a packet without a lane.
+func (w *classifier) classifyOther(b *batch, i int) {
 	p := w.pktOf(b, i)
 	w.parse(p)
-	if p.state != consumed {
+	if p.state != unparsed {
 		p.hash = w.conns.Hash(&p.key)
 	}
 	b.hash[i&(batchSize-1)] = p.hash
 }
 
 // pktOf returns packet i with the frames and the data set.
-func (w *Worker) pktOf(b *batch, i int) *pkt {
+func (w *classifier) pktOf(b *batch, i int) *pkt {
 	p := &b.pkts[i&(batchSize-1)]
 	if b.framesSet>>i&1 == 0 {
 		d := &b.first[i&(batchSize-1)]
@@ -93,7 +98,7 @@ func (w *Worker) pktOf(b *batch, i int) *pkt {
 }
 
 // leaveLane makes a pkt of a packet that does not take the fast path of lanes.
-func (w *Worker) leaveLane(b *batch, i int) *pkt {
+func (w *classifier) leaveLane(b *batch, i int) *pkt {
 	i &= batchSize - 1
 	ipv4 := b.lanes4>>i&1 != 0
 	b.lanes4 &^= 1 << i
@@ -114,9 +119,8 @@ func (w *Worker) leaveLane(b *batch, i int) *pkt {
 	return p
 }
 
-// parse reads the headers of packet p, and makes the key. It handles packets that are not
-// TCP, UDP or SCTP itself, and malformed ones.
-func (w *Worker) parse(p *pkt) {
+// parse reads the headers of packet p, and makes the key.
+func (w *classifier) parse(p *pkt) {
 	f := p.data
 	if addrs, ports, ok := header.ParseFast4(f, int(p.size), &p.Packet); ok {
 		p.state = w.stateOf(p)
@@ -127,17 +131,16 @@ func (w *Worker) parse(p *pkt) {
 }
 
 // parseOther is parse of all but plain untagged IPv4.
-func (w *Worker) parseOther(p *pkt) {
+func (w *classifier) parseOther(p *pkt) {
 	f := p.data
 	if header.ParseFastOther(f, int(p.size), &p.Packet) {
 		p.state = w.stateOf(p)
-	} else if problem := header.Parse(f, int(p.size), &p.Packet); problem == header.OK {
+	} else if p.problem = header.Parse(f, int(p.size), &p.Packet); p.problem == header.OK {
 		p.state = slow
 	} else {
-		p.state = consumed
+		p.state = unparsed
 		p.key = conntrack.Key{}
 		p.hash = 0
-		w.consume(p, problem)
 		return
 	}
 	ip, ports := f[p.L3:], binary.LittleEndian.Uint32(f[p.L4:])
@@ -150,16 +153,4 @@ func (w *Worker) parseOther(p *pkt) {
 		binary.LittleEndian.Uint64(ip[8:]), binary.LittleEndian.Uint64(ip[16:]),
 		binary.LittleEndian.Uint64(ip[24:]), binary.LittleEndian.Uint64(ip[32:]), word4(6, ports, p.Proto),
 	}
-}
-
-// consume handles a packet that is not a whole TCP, UDP or SCTP packet. It may be the first
-// fragment of a connection: those that began earlier are made first, and this one at once.
-func (w *Worker) consume(p *pkt, problem header.Problem) {
-	collect := w.pending.collect
-	if w.pending.n != 0 {
-		w.createPending()
-	}
-	w.pending.collect = false
-	w.onParseError(p, problem)
-	w.pending.collect = collect
 }

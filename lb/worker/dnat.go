@@ -35,7 +35,7 @@ func ModeTo(
 
 // mayKeepClient reports whether the answer to packet p will return to the client's real
 // address. p is the first of a flow to an endpoint behind the host veth.
-func (w *flows) mayKeepClient(p *pkt, ep *table.EndpointEntry, path *route.Path) bool {
+func (w *connMaker) mayKeepClient(p *pkt, ep *table.EndpointEntry, path *route.Path) bool {
 	if p.in == w.hostVeth {
 		// A client on this node: the kernel drops packets from a local address, and a
 		// bridge between two pods would carry the answer past it.

@@ -38,21 +38,30 @@
 // writes the copies. trace.go takes a packet that does not exist through the stages.
 //
 // ICMP (icmp.go, icmp_echo.go, icmp_ecmp.go, icmp_pmtu.go) and fragments (fragments.go)
-// leave the order at stage 2: they are forwarded before older packets of their group.
+// take the place of the slow path: unparsed.go. All packets go in the order of arrival.
 //
 // A worker is built in layers, each of which embeds the layer below it and calls down only:
 //
 //	frameMemory      packet.go      read and change packets
 //	portIO           port.go        frames in and out, drop, punt, hand off
+//	classifier       classify.go    keys and headers
 //	rejecter         outcome.go     answers, at limited rates
 //	admission        admission.go   which packets may begin a flow
 //	selector         select.go      endpoint of a new flow
 //	forwarder        nexthop.go     next hop, NAT or tunnel, output
-//	flows            slowpath.go    fast path, slow path, new connections
+//	fastPath         fastpath.go    packets that only need the rewrite
+//	connMaker        newconn.go     how a connection is made
+//	flows            slowpath.go    slow path
 //	icmpHandler      icmp.go
 //	fragmentHandler  fragments.go
 //	Worker           worker.go      stages, round, the owner's side
 //
-// worker.go is the round, idle.go the time between packets, new.go and port_update.go
-// the owner's side.
+// All of them have the same memory: a layer reaches the state of those below without a load. Beside
+// them are parts, which are asked by a layer and do not know each other. removals
+// (removed_endpoint.go) are the endpoints that are gone, attemptWatch (attempt.go, handshake.go)
+// counts attempts to connect, endings (endconn.go) end connections on both sides, and settling
+// (settle.go) leaves flows to the kernel. sleeper (idle.go) is the time between packets,
+// trafficSampler (servicecounts.go) counts for Services.
+//
+// worker.go is the round, new.go, owner.go and port_update.go the owner's side.
 package worker

@@ -71,19 +71,6 @@ func (s *samples) keep(p *pkt, tick uint32) {
 	s.next.Store(n + 1)
 }
 
-// DropSamples appends the worker's samples to out, per reason the oldest first. A sample
-// that is overwritten meanwhile is left out.
-func (w *Worker) DropSamples(out []DropSample) []DropSample {
-	for reason := range w.samples {
-		first := len(out)
-		out = w.samples[reason].read(out, Drop(reason))
-		for i := range out[first:] {
-			out[first+i].Worker = w.id
-		}
-	}
-	return out
-}
-
 func (s *samples) read(out []DropSample, reason Drop) []DropSample {
 	n := s.next.Load()
 	first := uint64(0)

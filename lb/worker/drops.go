@@ -25,6 +25,7 @@ var dropTexts = [dropReasons]string{
 	DropNoEndpoint:          "A frontend without any endpoint. Answered with a RST or ICMP, within limits: see weir explain.",
 	DropNoLocalEndpoint:     "A frontend with externalTrafficPolicy: Local and no endpoint on this node.",
 	DropSourceRange:         "A client outside of spec.loadBalancerSourceRanges.",
+	DropDenied:              "A client on a list of denyLists, as far as the steering program has not dropped the packet.",
 	DropPrefixRate:          "A new connection beyond flood.newConnectionsPerPrefix of the client's prefix.",
 	DropConnectionLimit:     "A new connection beyond weir.dev/max-connections.",
 	DropConnectionRate:      "A new connection beyond weir.dev/new-connections-per-second.",
@@ -44,6 +45,7 @@ var dropTexts = [dropReasons]string{
 	DropNotAdjacent:         "l2dsr to an endpoint that is not on an attached network.",
 	DropMultihomed:          "An SCTP association with several addresses.",
 	DropDraining:            "Weir drains: a new connection after drain.notReadySeconds.",
+	DropRefused:             "A refusal of an endpoint (RST, ICMP), kept from the client: the SYN that it sends again goes to another endpoint.",
 }
 
 // Text explains the reason to operators.
@@ -92,6 +94,7 @@ const (
 	DropNoEndpoint
 	DropNoLocalEndpoint
 	DropSourceRange
+	DropDenied
 	DropPrefixRate
 	DropConnectionLimit
 	DropConnectionRate
@@ -111,6 +114,7 @@ const (
 	DropNotAdjacent
 	DropMultihomed
 	DropDraining
+	DropRefused
 	dropReasons
 )
 
@@ -138,6 +142,7 @@ var dropNames = [dropReasons]string{
 	DropNoEndpoint:          "no-endpoint",
 	DropNoLocalEndpoint:     "no-local-endpoint",
 	DropSourceRange:         "source-range",
+	DropDenied:              "denied",
 	DropPrefixRate:          "prefix-rate",
 	DropConnectionLimit:     "connection-limit",
 	DropConnectionRate:      "connection-rate",
@@ -157,6 +162,7 @@ var dropNames = [dropReasons]string{
 	DropNotAdjacent:         "not-l2-adjacent",
 	DropMultihomed:          "sctp-multihomed",
 	DropDraining:            "draining",
+	DropRefused:             "refused-by-endpoint",
 }
 
 // String is the reason's name.

@@ -12,11 +12,20 @@ import (
 // an IPv6 and a TCP header.
 const fastPathLen = header.IPv6Len + header.TCPLen
 
-// fastPath forwards packet p of entry r if it only needs the rewrite, as nearly all packets
+// fastPath forwards the packets of established flows that only need the rewrite or an outer
+// header.
+type fastPath struct {
+	forwarder
+	conntrack  *conntrack.Worker
+	removed    removals
+	tcpSamples tcpSamples
+}
+
+// forwardFast forwards packet p of entry r if it only needs the rewrite, as nearly all packets
 // do: p is fast, the flow is steady (see conntrack.Table.NextHop), and the next hop is up.
 // Of the flow it reads one cache line, or two if the new addresses are IPv6. It leaves all
 // others unmodified to the slow path and returns false.
-func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
+func (w *fastPath) forwardFast(p *pkt, r conntrack.Ref) bool {
 	e := w.conns.Entry(r)
 	word := e.NextHop4()
 	if p.Family != 4 {
@@ -40,7 +49,7 @@ func (w *flows) fastPath(p *pkt, r conntrack.Ref) bool {
 	if state != route.Valid || uint32(p.Len) > min(adj.MTU(), uint32(word)>>16) {
 		return false
 	}
-	if w.anyRemoved && (w.removalActs || p.Proto == header.ProtoUDP) && w.isEndpointRemoved(w.conns.Conn(r)) {
+	if w.removed.any && (w.removed.act || p.Proto == header.ProtoUDP) && w.removed.has(w.conns.Conn(r), w.tick) {
 		return false
 	}
 	src, out := adj.Src()
@@ -112,7 +121,7 @@ type tcpSample struct {
 // tick or at a conntrack.Milestone. Not inlined, to keep the path of the others short.
 //
 //go:noinline
-func (w *flows) sample(p *pkt, r conntrack.Ref) {
+func (w *fastPath) sample(p *pkt, r conntrack.Ref) {
 	if p.Proto != header.ProtoTCP || p.Flags&header.ACK == 0 {
 		return
 	}
@@ -127,7 +136,7 @@ func (w *flows) sample(p *pkt, r conntrack.Ref) {
 }
 
 // noteSamples notes the first n segments of sample.
-func (w *flows) noteSamples(n int) {
+func (w *fastPath) noteSamples(n int) {
 	if n == 0 {
 		return
 	}
@@ -138,11 +147,11 @@ func (w *flows) noteSamples(n int) {
 	t.n = copy(t.list[:], t.list[n:t.n])
 }
 
-// fastTunnel is fastPath of an entry whose packets get an outer header, by next-hop word
+// fastTunnel is forwardFast of an entry whose packets get an outer header, by next-hop word
 // word: the same conditions hold, and the packet has room for the header and fits the path
 // with it. A GUE header over IPv6 with a checksum is left to the slow path, since the
 // checksum is over the whole packet.
-func (w *flows) fastTunnel(p *pkt, r conntrack.Ref, e *conntrack.Entry, word uint64) bool {
+func (w *fastPath) fastTunnel(p *pkt, r conntrack.Ref, e *conntrack.Entry, word uint64) bool {
 	adj := &w.adjacencies[word&0xffff]
 	if uint32(word>>32) != adj.Stamp() {
 		return false
@@ -153,7 +162,7 @@ func (w *flows) fastTunnel(p *pkt, r conntrack.Ref, e *conntrack.Entry, word uin
 	if state != route.Valid || uint32(p.Len)+n > min(adj.MTU(), uint32(word)>>16) {
 		return false
 	}
-	if w.anyRemoved && (w.removalActs || p.Proto == header.ProtoUDP) && w.isEndpointRemoved(w.conns.Conn(r)) {
+	if w.removed.any && (w.removed.act || p.Proto == header.ProtoUDP) && w.removed.has(w.conns.Conn(r), w.tick) {
 		return false
 	}
 	src, out := adj.Src()

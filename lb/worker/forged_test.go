@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/conntrack/flowstate"
+	"github.com/weirlb/weir/lb/denylist"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/table"
 )
@@ -288,16 +289,23 @@ func TestASYNAfterAResetIsRefusedEachTime(t *testing.T) {
 		"source-range":     {SourceRanges: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}},
 		"connection-limit": {MaxConnections: 1},
 		"connection-rate":  {NewConnectionsPerSecond: 1},
+		"denied":           {},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			b := newBench(t)
 			b.offer(&table.Policy{}, table.Pool{}, 1)
+			b.w.cfg.Denied = &Denied{Node: 1}
+			b.w.cfg.Denied.Set.Store(denylist.New())
 			syn := b.openFrom(2)
 			syn.flags = header.RST
 			b.one(portClient, syn.build(t), portServer)
 			syn.flags, syn.seq, syn.ack = header.SYN, 77, 0
 			b.offer(policy, table.Pool{}, 1)
-			if reason != "source-range" {
+			switch reason {
+			case "denied":
+				denied, _ := denylist.New().With(0, []netip.Prefix{netip.PrefixFrom(syn.src.Addr(), 32)}, denylist.Heap)
+				b.w.cfg.Denied.Set.Store(denied)
+			case "connection-limit", "connection-rate":
 				b.openFrom(3)
 			}
 			b.w.beginRound()

@@ -80,16 +80,14 @@ func (t *fragQueue) markReady(k *conntrack.Key) {
 	}
 }
 
-// releaseFragments sends those that need not wait any longer through the
-// stages again, and gives up those whose first has not come in time.
-func (w *Worker) releaseFragments() {
+// releaseFragments adds those that need not wait any longer to an empty batch, and gives up those
+// whose first has not come in time.
+func (w *fragmentHandler) releaseFragments(b *batch) {
 	t := &w.fragQueue
 	if len(t.list) == 0 || !t.ready && t.looked == w.tick {
 		return
 	}
 	t.ready, t.looked = false, w.tick
-	b := &w.requeued
-	b.reset(0)
 	keep := t.list[:0]
 	for j := range t.list {
 		x := &t.list[j]
@@ -108,9 +106,6 @@ func (w *Worker) releaseFragments() {
 		w.act(p, w.expireFragment(p, &x.key))
 	}
 	t.list = keep
-	if b.n > 0 {
-		w.process(b)
-	}
 }
 
 // expireFragment handles a fragment whose first has not come in time. If it is to the

@@ -49,7 +49,7 @@ func (c *handshakeClock) read() uint32 {
 }
 
 // noteSYN notes the SYN that made the connection of r.
-func (w *flows) noteSYN(r conntrack.Ref) {
+func (w *attemptWatch) noteSYN(r conntrack.Ref) {
 	if w.clock.left == 0 {
 		return
 	}
@@ -60,7 +60,7 @@ func (w *flows) noteSYN(r conntrack.Ref) {
 
 // noteSYNACK counts the time since the SYN of connection c, of reverse entry r, if it was
 // noted.
-func (w *flows) noteSYNACK(c *conntrack.Conn, r conntrack.Ref) {
+func (w *attemptWatch) noteSYNACK(c *conntrack.Conn, r conntrack.Ref, tick uint32) {
 	conn := r.Conn()
 	slot := &w.handshakes[conn%handshakeSlots]
 	v := slot.Load()
@@ -69,9 +69,9 @@ func (w *flows) noteSYNACK(c *conntrack.Conn, r conntrack.Ref) {
 	}
 	micros := w.clock.read() - uint32(v)
 	// The number may be that of an earlier connection, whose SYN nobody answered.
-	const tick = 1_000_000 / conntrack.TicksPerSecond
-	age := int64(int32(w.tick-c.Created())) * tick
-	if diff := int64(micros) - age; diff < -2*tick || diff > 2*tick {
+	const perTick = 1_000_000 / conntrack.TicksPerSecond
+	age := int64(int32(tick-c.Created())) * perTick
+	if diff := int64(micros) - age; diff < -2*perTick || diff > 2*perTick {
 		return
 	}
 	s := w.services.of(atomic.LoadUint32(&c.ServiceID))
@@ -85,7 +85,7 @@ func (w *flows) noteSYNACK(c *conntrack.Conn, r conntrack.Ref) {
 }
 
 // countResent counts a segment with these flags that came again, for the Service of c.
-func (w *flows) countResent(c *conntrack.Conn, flags uint8) {
+func (w *attemptWatch) countResent(c *conntrack.Conn, flags uint8) {
 	word := serviceResent + 2 // FIN
 	switch {
 	case flags&(header.SYN|header.ACK) == header.SYN|header.ACK:

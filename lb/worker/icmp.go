@@ -103,7 +103,11 @@ func (w *icmpHandler) forwardError(p *pkt, q *header.Quote, ref conntrack.Ref) v
 	if v := w.egressOf(p, ref, &out); v != pass {
 		return v
 	}
-	w.countUnreachable(p, c, ref)
+	w.noteUnreachable(p, c, ref)
+	if !ref.Forward() && q.Proto == header.ProtoTCP && header.DestinationUnreachable(p.data, &p.Packet) && w.othersMayAnswer(c, ref) {
+		w.noteFailed(c)
+		return drop(DropRefused)
+	}
 	if !out.dsr {
 		if ref.Forward() && e.Mode == conntrack.ModeNAT && !w.floorMTU(p) {
 			return drop(DropReplyLimit)

@@ -28,7 +28,7 @@ func (w *icmpHandler) onUnmatchedError(p *pkt) verdict {
 // forwardECMPError sends an error about an endpoint's direct answer to the endpoint that
 // every node chooses for the flow. It makes no flow.
 func (w *icmpHandler) forwardECMPError(p *pkt, fe *table.FrontendEntry) verdict {
-	if v := checkSourceRange(p, fe); v != pass {
+	if v := w.mayUse(p, fe); v != pass {
 		return v
 	}
 	ep := w.consistentPick(fe, &p.key)

@@ -1,10 +1,36 @@
 package worker
 
 import (
+	"sync/atomic"
+
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 )
+
+// sleeper is a worker's time between packets: it looks for packets for a while, ages due flows, and
+// sleeps in poll until a packet, another worker or the next chore wakes it.
+type sleeper struct {
+	io        *portIO
+	conntrack *conntrack.Worker
+
+	pollTimedOut   bool // the last poll brought nothing
+	spinBudget     int  // how often to look before sleeping
+	maxPollTimeout int  // in ms
+
+	stop atomic.Bool
+	// asleep is true while the worker may sleep in poll: another worker that hands it a
+	// frame then writes to wakeFD.
+	asleep atomic.Bool
+	wakeFD int
+	pollFD []unix.PollFd
+}
+
+func (s *sleeper) init(io *portIO, worker *conntrack.Worker) {
+	s.io, s.conntrack = io, worker
+	s.spinBudget, s.maxPollTimeout, s.wakeFD = initialSpin, maxPollTimeout, -1
+}
 
 // ageSteps bounds how long a worker without packets ages flows before the next round, the
 // heartbeat: some milliseconds, if all these flows are deleted.
@@ -12,94 +38,90 @@ const ageSteps = 1 << 11
 
 // age does the due part of ageing while no packet comes. It reports whether the worker has
 // other work before it may sleep.
-func (w *Worker) age() bool {
+func (s *sleeper) age() bool {
 	for range ageSteps {
-		if !w.conntrack.Age(w.tick) {
+		if !s.conntrack.Age(s.io.tick) {
 			return false
 		}
-		w.conntrack.Quiesce()
-		if w.hasWork() {
+		s.conntrack.Quiesce()
+		if s.io.hasWork() {
 			return true
 		}
 	}
 	return true
 }
 
-// Idle ages due flows, as the worker does before it sleeps, for owners that call Round.
-func (w *Worker) Idle() {
-	w.beginRound()
-	for !w.hasWork() && w.age() {
+// polled returns the descriptors that wake the worker: wakeFD first, then those of the queues.
+func (s *sleeper) polled(queues []int) []unix.PollFd {
+	list := []unix.PollFd{{Fd: int32(s.wakeFD), Events: unix.POLLIN}}
+	for _, fd := range queues {
+		list = append(list, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 	}
-}
-
-// Quiescent lets go of the flow table, so that the owner may change it between rounds;
-// the function that it returns takes it up again.
-func (w *Worker) Quiescent() (resume func()) {
-	w.conntrack.Offline()
-	return w.conntrack.Online
+	return list
 }
 
 // await returns when there is something to do, or after a nap: for the chores.
-// After a nap without work it goes straight back to sleep.
-func (w *Worker) await() {
-	for n := 0; n < w.spinBudget && !w.pollTimedOut; n++ {
-		if w.hasWork() || w.stop.Load() {
-			w.spinBudget = min(2*w.spinBudget, maxSpin)
+// After a nap without work it goes straight back to sleep. waiting is whether a packet waits for
+// the next hop.
+func (s *sleeper) await(waiting bool) {
+	for n := 0; n < s.spinBudget && !s.pollTimedOut; n++ {
+		if s.io.hasWork() || s.stop.Load() {
+			s.spinBudget = min(2*s.spinBudget, maxSpin)
 			return
 		}
 	}
-	if w.age() {
+	if s.age() {
 		return
 	}
-	w.pollTimedOut = !w.sleep()
-	if !w.pollTimedOut {
-		w.spinBudget = max(w.spinBudget/2, minSpin)
+	s.pollTimedOut = !s.sleep(waiting)
+	if !s.pollTimedOut {
+		s.spinBudget = max(s.spinBudget/2, minSpin)
 	}
 }
 
 // sleep waits in poll for a packet, a handed-over frame or the next chore, and
 // reports whether something came.
-func (w *Worker) sleep() bool {
-	if len(w.pollFD) == 0 {
+func (s *sleeper) sleep(waiting bool) bool {
+	if len(s.pollFD) == 0 {
 		return true
 	}
-	w.asleep.Store(true)
-	for _, p := range w.links { // a frame put before asleep was seen
+	s.asleep.Store(true)
+	for _, p := range s.io.links { // a frame put before asleep was seen
 		if p != nil && !p.in.Empty() {
-			w.asleep.Store(false)
+			s.asleep.Store(false)
 			return true
 		}
 	}
-	timeout := w.pollTimeout()
-	w.counts[counter.Sleeps]++
-	w.conntrack.Offline()
-	n, _ := unix.Poll(w.pollFD, timeout) // EINTR and timeouts are rounds like any other
-	w.conntrack.Online()
-	w.asleep.Store(false)
-	if w.pollFD[0].Revents != 0 {
+	timeout := s.pollTimeout(waiting)
+	s.io.counts[counter.Sleeps]++
+	s.conntrack.Offline()
+	n, _ := unix.Poll(s.pollFD, timeout) // EINTR and timeouts are rounds like any other
+	s.conntrack.Online()
+	s.asleep.Store(false)
+	if s.pollFD[0].Revents != 0 {
 		var b [8]byte
-		_, _ = unix.Read(w.wakeFD, b[:])
+		_, _ = unix.Read(s.wakeFD, b[:])
 	}
 	return n > 0
 }
 
 // pollTimeout is how long the worker may sleep when nothing comes. That is not long while a
 // packet waits for its next hop, or for a device queue that was full at the last kick.
-func (w *Worker) pollTimeout() int {
-	short := len(w.neighQueue) > 0
-	for i := range w.ports {
-		short = short || w.ports[i].sending > 0
+func (s *sleeper) pollTimeout(waiting bool) int {
+	short := waiting
+	for i := range s.io.ports {
+		short = short || s.io.ports[i].sending > 0
 	}
 	if short {
 		return 2
 	}
-	return w.maxPollTimeout
+	return s.maxPollTimeout
 }
 
-func (w *Worker) wakeUp() {
-	if w.asleep.Load() {
+func (s *sleeper) wakeUp() {
+	if s.asleep.Load() {
 		one := [8]byte{1}
-		_, _ = unix.Write(w.wakeFD, one[:])
+		_, _ = unix.Write(s.wakeFD, one[:])
 	}
 }
 
@@ -113,5 +135,5 @@ const (
 	initialSpin = 128
 	maxSpin     = 512
 
-	maxPollTimeout = 100 // ms
+	maxPollTimeout = 500 // ms
 )

@@ -28,14 +28,14 @@ func TestAWorkerWithoutPacketsAgesWhatIsDue(t *testing.T) {
 	const n = 200
 	b.old(t, n)
 	b.give(portClient, request(false, header.ProtoUDP).build(t))
-	if !b.w.age() {
+	if !b.w.sleeper.age() {
 		t.Fatal("it goes to sleep though a packet waits")
 	}
 	if left := b.lb.flows.Flows(); left < n/2 || left == n {
 		t.Errorf("%d of %d flows are left after one step", left, n)
 	}
 	b.q[portClient].In = nil
-	if b.w.age() {
+	if b.w.sleeper.age() {
 		t.Error("it does not go to sleep")
 	}
 	if left := b.lb.flows.Flows(); left != 0 {

@@ -21,7 +21,7 @@ const (
 // from on, up to the first other packet, and returns its number, or to. That packet is
 // unmodified. watch says of which protocols the endpoint may have been removed: their packets
 // are left to the caller.
-func (w *flows) takeLanes(b *batch, from, to int, watch protocols) int {
+func (w *fastPath) takeLanes(b *batch, from, to int, watch protocols) int {
 	for from < to {
 		at := from
 		if from = w.fastLanes(b, from, to, watch); from == to {
@@ -49,7 +49,7 @@ func (w *flows) takeLanes(b *batch, from, to int, watch protocols) int {
 //
 // No call and no bounds check is on this path; TestFastPathHasNeitherCallsNorBoundsChecks
 // holds that.
-func (w *flows) fastLanes(b *batch, from, to int, watch protocols) int {
+func (w *fastPath) fastLanes(b *batch, from, to int, watch protocols) int {
 	entries, adjacencies, ports, heads, tick := w.conns.Entries(), w.adjacencies, w.ports, w.heads, w.tick
 	to = min(to, from+bits.TrailingZeros64(^(b.lanes4>>(from&(batchSize-1)))))
 	for ; from < to; from++ {
@@ -197,18 +197,6 @@ func nextHopWord(word, addrs uint64, delta uint32) uint64 {
 type protocols uint32
 
 func (s protocols) has(proto uint8) bool { return s>>(proto&31)&1 != 0 }
-
-// watched returns the protocols of flows that must not take the fast path if their endpoint
-// was removed.
-func (w *flows) watched() protocols {
-	switch {
-	case !w.anyRemoved:
-		return 0
-	case w.removalActs:
-		return 1<<header.ProtoTCP | 1<<header.ProtoUDP
-	}
-	return 1 << header.ProtoUDP
-}
 
 // sampleOf is the sample of a segment of n bytes. numbers are the two numbers of the header
 // as a little-endian load, offset the byte behind them.

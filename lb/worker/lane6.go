@@ -13,7 +13,7 @@ import (
 // fastLanes6 is takeLanes of IPv6 packets that get no outer header. It checks what fastLanes
 // checks, and reads two lines of the flow: the new addresses are in the entry of the other
 // direction (see conntrack.Table.NewKey6).
-func (w *flows) fastLanes6(b *batch, from, to int, watch protocols) int {
+func (w *fastPath) fastLanes6(b *batch, from, to int, watch protocols) int {
 	entries, adjacencies, ports, heads, tick := w.conns.Entries(), w.adjacencies, w.ports, w.heads, w.tick
 	to = min(to, from+bits.TrailingZeros64(^(b.lanes6>>(from&(batchSize-1)))))
 	for ; from < to; from++ {

@@ -13,7 +13,7 @@ import (
 // does what the slow path would do (see onNoMatch and reject). It leaves to that all packets
 // that are punted or answered, and a SYN. It also leaves packets of which a sample or a record
 // is due. Preconditions: no connection was begun in this batch.
-func (w *flows) dropLane(b *batch, i int) bool {
+func (w *admission) dropLane(b *batch, i int) bool {
 	i &= batchSize - 1
 	if b.lanes()>>i&1 == 0 || w.node.Draining || w.obs != nil {
 		return false

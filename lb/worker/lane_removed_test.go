@@ -18,7 +18,7 @@ func TestLanesSendNothingToAGoneEndpoint(t *testing.T) {
 	} {
 		t.Run(k.String(), func(t *testing.T) {
 			b := newBench(t)
-			b.w.removalGraceTicks = 0
+			b.w.removed.graceTicks = 0
 			f := k.steady(t, b)[0]
 			out, lanes := b.through(portClient, [][]byte{f}, false)
 			if len(out) != 1 || lanes != 1 {

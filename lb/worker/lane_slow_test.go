@@ -296,7 +296,7 @@ func spoilIPv6(random *rand.Rand, ip []byte) {
 		ip[7] = byte(random.IntN(4))
 	case 4: // version
 		ip[0] = []byte{0x45, 0x6f, 0x70, 0x40}[random.IntN(4)]
-	case 5: // next header; ICMP leaves before older packets
-		ip[6] = []byte{header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP}[random.IntN(3)]
+	case 5: // next header
+		ip[6] = []byte{header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP, header.ProtoICMPv6}[random.IntN(4)]
 	}
 }

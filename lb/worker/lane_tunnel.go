@@ -13,7 +13,7 @@ import (
 // fastTunnels is takeLanes of IPv4 packets that get an outer IPv4 header, of ipip or gue. It
 // checks what fastLanes checks, and that the packet has room for the header and fits the
 // path with it. The header is that of [header.Encap.Put].
-func (w *flows) fastTunnels(b *batch, from, to int, watch protocols) int {
+func (w *fastPath) fastTunnels(b *batch, from, to int, watch protocols) int {
 	entries, adjacencies, ports, heads, tick := w.conns.Entries(), w.adjacencies, w.ports, w.heads, w.tick
 	to = min(to, from+bits.TrailingZeros64(^(b.lanes4>>(from&(batchSize-1)))))
 	for ; from < to; from++ {

@@ -19,10 +19,10 @@ const groupSize = 8
 // The third goes in the order of arrival.
 func (w *Worker) process(b *batch) {
 	if w.obs != nil {
-		w.observeBatch(b)
+		w.obs.batch(b, w.tick, b == &w.requeued)
 	}
 	created := w.counts[counter.NewFlows]
-	w.clock.beginBatch()
+	w.watch.clock.beginBatch()
 	for at := 0; at < b.n+2*groupSize; at += groupSize {
 		if from, to := b.group(at); from < to {
 			w.classify(b, from, to)
@@ -39,7 +39,7 @@ func (w *Worker) process(b *batch) {
 		}
 	}
 	w.noteSamples(w.tcpSamples.n)
-	w.countTraffic(b)
+	w.sampler.count(b)
 }
 
 // group is the part of the batch that begins at a packet, empty outside the batch.
@@ -53,7 +53,7 @@ func (b *batch) group(at int) (from, to int) {
 // dispatch is the last stage. created is how many flows there were before the batch.
 func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 	w.pending.collect = true
-	before, watch, asked, askedFlows := w.tcpSamples.n, w.watched(), false, false
+	before, watch, asked, askedFlows := w.tcpSamples.n, w.removed.watched(), false, false
 	for i := from; i < to; i++ {
 		if b.ref[i&(batchSize-1)] != 0 {
 			if i = w.takeLanes(b, i, to, watch); i == to {
@@ -85,10 +85,22 @@ func (w *Worker) dispatch(b *batch, from, to int, created uint64) {
 	w.noteSamples(before)
 }
 
+// consume handles a packet that is not a whole TCP, UDP or SCTP packet. It may be the first
+// fragment of a connection: those that began earlier are made first, and this one at once.
+func (w *Worker) consume(p *pkt) {
+	w.noteSamples(w.tcpSamples.n)
+	if w.pending.n != 0 {
+		w.createPending()
+	}
+	w.pending.collect = false
+	w.conclude(p, w.handleUnparsed(p))
+	w.pending.collect = true
+}
+
 // mayGoOn reports whether packet i, at which takeLanes has stopped, may take the fast path
 // all the same: Candidates has found another key, or the endpoint that may have been
 // removed is still there.
-func (w *flows) mayGoOn(b *batch, i int, watch protocols) bool {
+func (w *fastPath) mayGoOn(b *batch, i int, watch protocols) bool {
 	i &= batchSize - 1
 	ref := b.ref[i]
 	if ref == 0 || b.lanes()>>i&1 == 0 {
@@ -100,7 +112,7 @@ func (w *flows) mayGoOn(b *batch, i int, watch protocols) bool {
 	case b.ref[i] == 0:
 		return false
 	case watch.has(key.Proto()):
-		return !w.isEndpointRemoved(w.conns.Conn(b.ref[i]))
+		return !w.removed.has(w.conns.Conn(b.ref[i]), w.tick)
 	}
 	return b.ref[i] != ref
 }
@@ -112,8 +124,9 @@ func (w *Worker) dispatchOther(b *batch, i int, created uint64) {
 	if b.lanes()>>i&1 != 0 {
 		p = w.leaveLane(b, i)
 	}
-	if p.state == consumed {
+	if p.state == unparsed {
 		b.ref[i] = 0
+		w.consume(p)
 		return
 	}
 	ref := b.ref[i]
@@ -121,7 +134,7 @@ func (w *Worker) dispatchOther(b *batch, i int, created uint64) {
 		ref = w.conntrack.Confirmed(p.hash, &p.key, ref)
 		b.ref[i] = ref // of Candidates it may name no entry at all
 	}
-	if ref != 0 && p.state == fast && w.fastPath(p, ref) {
+	if ref != 0 && p.state == fast && w.forwardFast(p, ref) {
 		return
 	}
 	if w.tcpSamples.n != 0 {

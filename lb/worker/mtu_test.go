@@ -143,9 +143,9 @@ func TestPaddingIsNotSummedUp(t *testing.T) {
 
 func TestASleeperLooksAfterWhatIsNotSent(t *testing.T) {
 	b := newBench(t)
-	idle := b.w.pollTimeout()
+	idle := b.w.sleeper.pollTimeout(len(b.w.neighQueue) > 0)
 	b.w.ports[portServer].sending = 1
-	if n := b.w.pollTimeout(); n >= idle {
+	if n := b.w.sleeper.pollTimeout(len(b.w.neighQueue) > 0); n >= idle {
 		t.Errorf("sleeps for %d ms with a packet on the way out", n)
 	}
 }

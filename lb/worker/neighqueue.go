@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weirlb/weir/conntrack/flowstate"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/route"
@@ -95,45 +96,52 @@ func (h *queuedPacket) yieldsBefore(o *queuedPacket) bool {
 	return int32(h.order-o.order) < 0
 }
 
-// releaseQueued sends queued packets whose next hop has been resolved through the stages
-// again, and rejects those whose next hop has not answered. All of them go before the packets of
-// the next round, which came later.
-func (w *Worker) releaseQueued() {
-	w.releaseFragments()
-	for range neighQueueLen / batchSize {
-		if len(w.neighQueue) == 0 {
-			return
+// releaseResolved adds queued packets whose next hop has been resolved to an empty batch, and those that
+// go elsewhere. It rejects others whose next hop has not answered.
+func (w *flows) releaseResolved(b *batch) {
+	keep := w.neighQueue[:0]
+	for j := range w.neighQueue {
+		h := &w.neighQueue[j]
+		ready, failed := w.neighborState(h)
+		if !ready && !failed && int32(w.tick-h.until) < 0 || b.n == batchSize {
+			keep = append(keep, *h)
+			continue
 		}
-		b := &w.requeued
-		b.reset(0)
-		keep := w.neighQueue[:0]
-		for j := range w.neighQueue {
-			h := &w.neighQueue[j]
-			ready, failed := w.neighborState(h)
-			if !ready && !failed && int32(w.tick-h.until) < 0 || b.n == batchSize {
-				keep = append(keep, *h)
-				continue
-			}
-			p := b.add(&h.frames)
-			if ready {
-				continue
-			}
-			b.n--
-			p.data = w.frame(p)
-			if header.Parse(p.data, int(p.size), &p.Packet) == header.OK {
-				w.countLost(p)
-			}
-			w.act(p, rejectICMP(header.HostUnreachable, 0, DropNeighbor))
+		p := b.add(&h.frames)
+		if ready {
+			continue
 		}
-		w.neighQueue = keep
-		n := b.n
-		if n > 0 {
-			w.process(b)
+		p.data = w.frame(p)
+		v := w.unresolved(p, h.until-neighQueueTicks)
+		if v == again {
+			continue
 		}
-		if n < batchSize {
-			return
-		}
+		b.n--
+		w.act(p, v)
 	}
+	w.neighQueue = keep
+}
+
+// unresolved is the verdict on packet p, which has waited since a tick for a next hop that does not
+// answer: again where it is to begin its flow at another endpoint.
+func (w *flows) unresolved(p *pkt, since uint32) verdict {
+	unreachable := rejectICMP(header.HostUnreachable, 0, DropNeighbor)
+	if header.Parse(p.data, int(p.size), &p.Packet) != header.OK {
+		return unreachable
+	}
+	ref := w.watch.lost(p, w.tick)
+	if ref == 0 || p.Proto != header.ProtoTCP || !opens(&p.Packet) {
+		return unreachable
+	}
+	c := w.conns.Conn(ref)
+	if c.State() != flowstate.SynSent || int32(c.Created()-since) > 0 {
+		return drop(DropNeighbor) // the SYN that was sent again has gone elsewhere
+	}
+	if !w.othersMayAnswer(c, ref) {
+		return unreachable
+	}
+	w.conntrack.Delete(ref)
+	return again
 }
 
 // neighborState reports whether a queued packet can go on now, or never. It asks again for a

@@ -32,8 +32,8 @@ func TestAFailureOfThePastRefusesNoPacketToAnEndpoint(t *testing.T) {
 			}
 			b.give(portClient, request(false, header.ProtoUDP).build(t))
 			b.w.Round()
-			if len(b.lb.router.Requested(0)) != 1 {
-				t.Error("the packet does not ask")
+			if n := len(b.lb.router.Requested(0)); n != 1 {
+				t.Errorf("the packet asks %d times", n)
 			}
 			for _, s := range tt.after {
 				if len(b.w.neighQueue) != 1 || len(b.q[portClient].Out)+len(b.q[portServer].Out) != 0 {

@@ -17,6 +17,10 @@ type pendingConn struct {
 	ep    *table.EndpointEntry // nil: to be selected
 	route *cachedRoute         // to the endpoint; nil: not cached
 	flow  conntrack.NewFlow
+	// named: no other endpoint may be selected. unreached: the endpoint cannot be reached now, since its next
+	// hop is silent if that is not 0. moved: it is in the place of one that cannot be.
+	named, unreached, moved bool
+	silent                  uint32
 }
 
 // pendingConns are the connections that a group of packets begins. While dispatch collects,
@@ -49,12 +53,21 @@ func (o *pendingConns) has(hash uint64) bool {
 	return false
 }
 
+// connMaker decides how connections are made: endpoint, path and SNAT source.
+type connMaker struct {
+	fastPath
+	watch     attemptWatch
+	exhausted exhaustion // endpoints without an SNAT port left
+	failed    failedTries
+}
+
 // beginConn begins a connection to endpoint ep, or if that is nil to an endpoint of the
 // frontend. It is made, and the first packet sent, at once or, while dispatch collects, by
 // createPending.
 func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry) verdict {
 	o := w.pending.next()
 	o.p, o.fe, o.ep, o.route = p, fe, ep, nil
+	o.named, o.moved = ep != nil, false
 	switch {
 	case !w.pending.collect:
 		w.selectFor(o)
@@ -70,7 +83,7 @@ func (w *flows) beginConn(p *pkt, fe *table.FrontendEntry, ep *table.EndpointEnt
 }
 
 // selectFor selects the endpoint of a connection.
-func (w *flows) selectFor(o *pendingConn) {
+func (w *connMaker) selectFor(o *pendingConn) {
 	switch {
 	case o.ep != nil:
 	case o.fe.Mode.DSR() && !opens(&o.p.Packet):
@@ -84,9 +97,87 @@ func (w *flows) selectFor(o *pendingConn) {
 	}
 }
 
-// decide decides the path of a connection.
-func (w *flows) decide(o *pendingConn) verdict {
+// A new flow does not begin at an endpoint that cannot be reached now while another can be: no route leads
+// there, or none that the mode can take, or the next hop did not answer when it was last asked for.
+const (
+	// otherPaths is the number of endpoints that are tried in place of one that cannot be reached.
+	otherPaths = 8
+	// keepUnreached has connMaker.failed count these tries apart from those for SNAT ports.
+	keepUnreached = conntrack.KeepStreams + 1
+)
+
+// decide decides the path of a connection, and another endpoint where the one that was selected cannot be
+// reached now. Where none can be, it stays. Every node with the same routes tries the same in the same order.
+func (w *connMaker) decide(o *pendingConn) verdict {
+	v := w.decideTo(o)
+	if !o.unreached {
+		return v
+	}
+	if first, silent := o.ep, o.silent; !o.named && opens(&o.p.Packet) {
+		if w.decideElsewhere(o) {
+			w.askSilent(silent)
+			return pass
+		}
+		o.ep = first
+		v = w.decideTo(o)
+	}
+	if v != pass {
+		w.watch.attempts.Unanswered(o.ep.ID, w.tick)
+	}
+	return v
+}
+
+// decideElsewhere decides on another endpoint of the pool, which can be reached, if possible one whose last
+// attempt has not failed. It reports whether there is one.
+func (w *connMaker) decideElsewhere(o *pendingConn) bool {
+	first, hash := o.ep.ID, table.Hash(&o.p.key.W)
+	key := w.failed.of(o.ep, keepUnreached)
+	if !w.failed.may(key, w.tick) {
+		return false
+	}
+	var failing *table.EndpointEntry
+	for n := range uint64(otherPaths) {
+		ep := o.fe.Pool.PickOther(hash+n, first)
+		if ep == nil {
+			break
+		}
+		if ep == failing || !w.reaches(o, ep) {
+			continue
+		}
+		if w.watch.attempts.Of(ep.ID).InARow == 0 {
+			return w.move(o)
+		}
+		if failing == nil {
+			failing = ep
+		}
+	}
+	if failing != nil && w.reaches(o, failing) {
+		return w.move(o)
+	}
+	w.failed.note(key, w.tick)
+	return false
+}
+
+// reaches decides on an endpoint, and reports whether it can be reached now.
+func (w *connMaker) reaches(o *pendingConn, ep *table.EndpointEntry) bool {
+	o.ep, o.route = ep, nil
+	return w.decideTo(o) == pass && !o.unreached
+}
+
+// move has a connection begin at the endpoint that was decided on, in place of the one selected. It
+// returns true.
+func (w *connMaker) move(o *pendingConn) bool {
+	if o.fe.Pool.AffinitySeconds() != 0 {
+		w.affinity.Put(o.fe.AffinityKey(&o.p.key.W), o.ep.ID, w.tick/secondTicks)
+	}
+	o.moved = true
+	return true
+}
+
+// decideTo decides the path of a connection to its endpoint, and whether that can be reached now.
+func (w *connMaker) decideTo(o *pendingConn) verdict {
 	p, fe, ep := o.p, o.fe, o.ep
+	o.unreached, o.silent = false, 0
 	if p.TTL <= 1 {
 		return rejectICMP(header.TimeExceeded, 0, DropTTL)
 	}
@@ -94,7 +185,7 @@ func (w *flows) decide(o *pendingConn) verdict {
 	if known == nil || known.number != ep.ID { // another route may have taken the place
 		ok := false
 		if known, ok = w.routeTo(p, ep, uint32(p.hash)); !ok {
-			w.attempts.Unanswered(ep.ID, w.tick)
+			o.unreached = true
 			return noRoute(known.path.Kind)
 		}
 	}
@@ -104,18 +195,24 @@ func (w *flows) decide(o *pendingConn) verdict {
 		return w.onMidstream(p, fe)
 	}
 	if mode.DSR() && !w.canReach(path, mode, ep.AddrPort) {
+		o.unreached = true
 		return drop(DropNotAdjacent)
 	}
 	src, ok := w.node.Source(path, ep, p.hash)
 	if !ok && mode != conntrack.ModeL2DSR && mode != conntrack.ModeDNAT {
+		o.unreached = true
 		return drop(DropNoRoute)
+	}
+	if known.nextHop == 0 {
+		o.silent = w.silentHop(path, mode)
+		o.unreached = o.silent != 0
 	}
 	f := &o.flow
 	f.Client = p.key
 	f.ServiceID = fe.ServiceID
 	f.Tick = w.tick
 	f.HasTS, f.Watched, f.Keep = false, fe.FollowsConnectionIDs(), conntrack.KeepStreams
-	o.setEndpoint(ep, mode, known.nextHop, src)
+	o.setEndpoint(ep, mode, known.nextHop, src, w.node.Except(src.Shared))
 	if p.Proto == header.ProtoTCP {
 		l4 := header.TCP(p.data[p.L4:])
 		f.Seq = l4.Seq()
@@ -126,7 +223,7 @@ func (w *flows) decide(o *pendingConn) verdict {
 }
 
 // modeOf is the mode of packet p's flow to an endpoint by a path.
-func (w *flows) modeOf(
+func (w *connMaker) modeOf(
 	p *pkt, fe *table.FrontendEntry, ep *table.EndpointEntry, path *route.Path,
 ) conntrack.Mode {
 	mode := ModeTo(fe, ep, path, w.node)
@@ -136,9 +233,10 @@ func (w *flows) modeOf(
 	return mode
 }
 
-// setEndpoint sets the endpoint of a connection, how packets reach it, and the SNAT source.
+// setEndpoint sets the endpoint of a connection, how packets reach it, and the SNAT source with the
+// ports that it does not give.
 func (o *pendingConn) setEndpoint(
-	ep *table.EndpointEntry, mode conntrack.Mode, nextHop uint64, src snat.Source,
+	ep *table.EndpointEntry, mode conntrack.Mode, nextHop uint64, src snat.Source, except *conntrack.PortSet,
 ) {
 	f := &o.flow
 	o.ep, f.NextHop = ep, nextHop
@@ -146,7 +244,10 @@ func (o *pendingConn) setEndpoint(
 		f.NextHop = 0 // it may have another next hop: see throughHostVeth
 	}
 	f.Endpoint, f.EndpointID, f.Mode = ep.AddrPort, ep.ID, mode
-	f.SNAT, f.PortLo, f.PortHi = src.Addr, src.Lo, src.Hi
+	if o.fe.LastPort != 0 {
+		f.Endpoint = o.fe.Target(ep, o.p.key.Dst().Port())
+	}
+	f.SNAT, f.PortLo, f.PortHi, f.Except = src.Addr, src.Lo, src.Hi, except
 }
 
 // createPending makes the connections that were begun, in the order of their packets.
@@ -197,9 +298,14 @@ func (w *flows) createConn(o *pendingConn) verdict {
 		w.counts[counter.NewFlows]++
 		w.services.add(f.ServiceID, serviceNewFlows, 1)
 		if p.Proto == header.ProtoTCP && !f.Mode.DSR() {
-			w.noteSYN(ref)
+			w.watch.noteSYN(ref)
 		}
-		w.resetLeftover(p, ref)
+		// The endpoint accepts the SYN of the flow that has taken over the SNAT port of a
+		// half-open connection only after a RST. It would answer with a challenge ACK, and
+		// the client lose a second.
+		if seq, ok := w.conntrack.Leftover(ref); ok && p.Proto == header.ProtoTCP {
+			w.endings.resetReceiver(p, ref, seq, false)
+		}
 	case conntrack.Existed:
 	case conntrack.NoPort:
 		w.exhausted.note(f.Endpoint, f.SNAT)
@@ -213,7 +319,7 @@ func (w *flows) createConn(o *pendingConn) verdict {
 		// Of a TCP connection that began elsewhere. The flow counts as half open until it
 		// goes on: the table keeps no flow of a forged packet that is older than a real flow.
 		p.state = untracked
-	} else if p.state == fast && w.fastPath(p, ref) {
+	} else if p.state == fast && w.forwardFast(p, ref) {
 		return sent
 	} else if outcome == conntrack.Created {
 		if v := w.sendSYN(p, f, ref); v != pass {

@@ -41,7 +41,7 @@ func (w *forwarder) forwardWithoutFlow(
 // room. In the DSR modes it goes to the endpoint that follows from the tuple, as do later
 // packets: none needs a flow. That replaces the choice of the algorithms random and
 // least-conn.
-func (w *flows) onTableFull(o *pendingConn) verdict {
+func (w *connMaker) onTableFull(o *pendingConn) verdict {
 	p := o.p
 	if !o.flow.Mode.DSR() || p.Frag != 0 {
 		return drop(DropTableFull)

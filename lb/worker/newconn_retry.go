@@ -48,18 +48,18 @@ func (v *failedTries) note(key, tick uint32) {
 // that the flows of KeepStreams leave: from another source, or else to another endpoint, and then
 // by the ports of more flows. A port of a flow that is in use is thus the last choice before a
 // refusal.
-func (w *flows) createPressed(o *pendingConn) (conntrack.Ref, conntrack.Outcome) {
+func (w *connMaker) createPressed(o *pendingConn) (conntrack.Ref, conntrack.Outcome) {
 	f := &o.flow
 	if f.Mode != conntrack.ModeNAT {
 		return 0, conntrack.NoPort
 	}
-	first, source, nextHop := o.ep, snat.Source{Addr: f.SNAT, Lo: f.PortLo, Hi: f.PortHi}, f.NextHop
+	first, source, except, nextHop := o.ep, snat.Source{Addr: f.SNAT, Lo: f.PortLo, Hi: f.PortHi}, f.Except, f.NextHop
 	for {
 		ref, outcome := w.createElsewhere(o)
 		if outcome != conntrack.NoPort {
 			return ref, outcome
 		}
-		o.setEndpoint(first, conntrack.ModeNAT, nextHop, source)
+		o.setEndpoint(first, conntrack.ModeNAT, nextHop, source, except)
 		if !f.TakeMore() {
 			return 0, outcome
 		}
@@ -71,10 +71,10 @@ func (w *flows) createPressed(o *pendingConn) (conntrack.Ref, conntrack.Outcome)
 
 // createElsewhere makes a connection from another SNAT source, or else to another endpoint. Every
 // node tries the same endpoints in the same order.
-func (w *flows) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcome) {
+func (w *connMaker) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcome) {
 	f, hash := &o.flow, o.p.hash
-	key := w.failedTries.of(o.ep, f.Keep)
-	if !w.failedTries.may(key, w.tick) {
+	key := w.failed.of(o.ep, f.Keep)
+	if !w.failed.may(key, w.tick) {
 		return 0, conntrack.NoPort
 	}
 	known, _ := w.routeTo(o.p, o.ep, uint32(hash))
@@ -83,7 +83,7 @@ func (w *flows) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcom
 		if !ok {
 			break
 		}
-		o.setEndpoint(o.ep, conntrack.ModeNAT, f.NextHop, src)
+		o.setEndpoint(o.ep, conntrack.ModeNAT, f.NextHop, src, w.node.Except(src.Shared))
 		if ref, outcome := w.conntrack.Create(f); outcome != conntrack.NoPort {
 			return ref, outcome
 		}
@@ -96,7 +96,7 @@ func (w *flows) createElsewhere(o *pendingConn) (conntrack.Ref, conntrack.Outcom
 			}
 		}
 	}
-	w.failedTries.note(key, w.tick)
+	w.failed.note(key, w.tick)
 	return 0, conntrack.NoPort
 }
 
@@ -117,20 +117,21 @@ func otherEndpoint(pool *table.PoolEntry, hash, n uint64) *table.EndpointEntry {
 }
 
 // createTo makes a connection to another endpoint than the present. It does nothing, and
-// returns NoPort, if that is the same endpoint or needs another mode.
-func (w *flows) createTo(o *pendingConn, ep *table.EndpointEntry) (conntrack.Ref, conntrack.Outcome) {
+// returns NoPort, if that is the same endpoint, needs another mode, or its next hop is silent.
+func (w *connMaker) createTo(o *pendingConn, ep *table.EndpointEntry) (conntrack.Ref, conntrack.Outcome) {
 	if ep == o.ep {
 		return 0, conntrack.NoPort
 	}
 	hash := o.p.hash
 	known, ok := w.routeTo(o.p, ep, uint32(hash))
-	if !ok || w.modeOf(o.p, o.fe, ep, &known.path) != conntrack.ModeNAT {
+	if !ok || w.modeOf(o.p, o.fe, ep, &known.path) != conntrack.ModeNAT ||
+		known.nextHop == 0 && w.silentHop(&known.path, conntrack.ModeNAT) != 0 {
 		return 0, conntrack.NoPort
 	}
 	src, ok := w.node.Source(&known.path, ep, hash)
 	if !ok {
 		return 0, conntrack.NoPort
 	}
-	o.setEndpoint(ep, conntrack.ModeNAT, known.nextHop, src)
+	o.setEndpoint(ep, conntrack.ModeNAT, known.nextHop, src, w.node.Except(src.Shared))
 	return w.conntrack.Create(&o.flow)
 }

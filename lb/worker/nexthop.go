@@ -139,6 +139,31 @@ func (w *forwarder) resolveNextHop(
 	return 0, w.queueForNeighbor(p, path, needed, ask)
 }
 
+// silentHop is the number of the adjacency of a path's next hop, if that did not answer when it was last
+// asked for, else 0.
+func (w *forwarder) silentHop(path *route.Path, mode conntrack.Mode) uint32 {
+	to := throughHostVeth(path, mode)
+	n, ok := w.router.Adjacency(path.Port, to)
+	if !ok {
+		return 0
+	}
+	adj := &w.adjacencies[n]
+	if !adj.Silent() || adj.State() == route.Valid || !adj.Is(path.Port, to) {
+		return 0
+	}
+	adj.Touch(w.tick)
+	return uint32(n)
+}
+
+// askSilent has a silent next hop asked for again that no packet waits for: the link may have returned.
+func (w *forwarder) askSilent(n uint32) {
+	adj := &w.adjacencies[n]
+	if to := adj.NextHop(); n != 0 && to.IsValid() && adj.State() != route.Resolving && !w.dryRun {
+		_, port := adj.Src()
+		w.router.Resolve(w.id, port, to, true)
+	}
+}
+
 // noRoute is the verdict on a packet whose destination cannot be reached.
 func noRoute(why route.Kind) verdict {
 	if why == route.Blackhole {

@@ -84,11 +84,10 @@ func (w *Worker) Observe(taps []*tap.Tap) {
 // minObserved are the bytes that a filter looks at: all headers of a tunnel.
 const minObserved = 128
 
-// observeBatch notes the packets of a batch before the stages change them.
+// batch notes the packets of a batch before the stages change them.
 //
 //go:noinline
-func (w *Worker) observeBatch(b *batch) {
-	o := w.obs
+func (o *observation) batch(b *batch, tick uint32, waited bool) {
 	o.now = time.Now().UnixNano()
 	for i := range b.n {
 		f := frames{size: b.first[i].Len, in: b.in, n: 1}
@@ -97,12 +96,12 @@ func (w *Worker) observeBatch(b *batch) {
 		} else {
 			f.desc[0] = b.first[i]
 		}
-		o.arrive(w, &f, b == &w.requeued)
+		o.arrive(&f, tick, waited)
 	}
 }
 
 // arrive notes a packet. A packet that waited has been noted before.
-func (o *observation) arrive(w *Worker, f *frames, waited bool) {
+func (o *observation) arrive(f *frames, tick uint32, waited bool) {
 	frame := f.desc[0].Addr >> o.shift
 	if o.byFrame[frame] != 0 && waited {
 		return
@@ -112,7 +111,7 @@ func (o *observation) arrive(w *Worker, f *frames, waited bool) {
 	s := &o.slots[at]
 	if s.frames != 0 {
 		s.verdict = tap.Queue
-		o.tell(at, w.tick, nil, 0, -1)
+		o.tell(at, tick, nil, 0, -1)
 		if o.byFrame[s.frame] == uint32(at+1) {
 			o.byFrame[s.frame] = 0
 		}

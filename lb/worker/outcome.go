@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math/bits"
 
-	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/ratelimit"
@@ -13,8 +12,7 @@ import (
 
 // rejecter answers packets with RST, ABORT and ICMP errors, each at a limited rate.
 type rejecter struct {
-	portIO
-	conns      *conntrack.Table
+	classifier
 	resets     ratelimit.Limiter
 	errors     ratelimit.Limiter
 	pathMTUs   ratelimit.Limiter

@@ -40,7 +40,8 @@ type frameMemory struct {
 // off or punted.
 type pkt struct {
 	header.Packet
-	state pktState
+	state   pktState
+	problem header.Problem
 	// lookups counts the look-ups that found a flow which had just ended.
 	lookups uint8
 	ref     conntrack.Ref // the flow entry by which the slow path forwards
@@ -59,8 +60,8 @@ type pkt struct {
 type pktState uint8
 
 const (
-	// consumed: nothing is left to do.
-	consumed pktState = iota
+	// unparsed: not a whole TCP, UDP or SCTP packet, for the problem.
+	unparsed pktState = iota
 	// slow: parsed, with a key.
 	slow
 	// untracked: as slow, and the state of the flow does not follow from the packet.

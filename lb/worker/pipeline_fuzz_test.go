@@ -110,7 +110,7 @@ func newFuzzRun(t *testing.T, data []byte) *fuzzRun {
 	r := &fuzzRun{bench: newBench(t), data: data}
 	r.now = r.lb.flows.Tick()
 	r.lb.tables = table.New(table.Config{Tick: func() uint32 { return r.now }})
-	r.w.frontends = r.lb.tables
+	r.w.frontends, r.w.removed.frontends = r.lb.tables, r.lb.tables
 	r.route()
 	node := benchNode(61000, 65535)
 	node.ReturnPath = true
@@ -278,7 +278,7 @@ func (r *fuzzRun) end() {
 		r.now += secondTicks + 1
 		r.turn()
 	}
-	r.w.published.publish(&r.w.counts, &r.w.drops)
+	r.w.published.publish(&r.w.counts, &r.w.drops, &r.w.denied)
 	c := r.w.published.read()
 	total := uint64(len(r.w.neighQueue) + len(r.w.fragQueue.list))
 	for _, n := range c.Drops {

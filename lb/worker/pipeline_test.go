@@ -193,7 +193,7 @@ func TestAFullTransmitRingLosesOnlyWhatDoesNotFit(t *testing.T) {
 func TestUDPFlowOfAGoneEndpointSelectsAnew(t *testing.T) {
 	b := newBench(t)
 	b.w.cfg.EndpointRemovalGrace = 0
-	b.w.removalGraceTicks = 0
+	b.w.removed.graceTicks = 0
 	req := request(false, header.ProtoUDP).build(t)
 	b.one(portClient, req, portServer)
 	b.serve(netip.Addr{}, endpoint6)

@@ -109,7 +109,7 @@ func (f *freeList) pop() (uint64, bool) {
 }
 
 // Refill hands free frames to every port's fill ring.
-func (w *Worker) Refill() {
+func (w *portIO) Refill() {
 	for i := range w.ports {
 		p := &w.ports[i]
 		if p.Queue == nil {

@@ -27,35 +27,35 @@ type PortChange struct {
 
 // Update hands the worker an update. Preconditions: Updated.
 func (w *Worker) Update(u *PortUpdate) {
-	w.change.Store(&portUpdate{PortUpdate: *u, pollFD: w.polled(u.Queues), sendMax: sendShare(u.Devices)})
-	w.wakeUp()
+	w.change.Store(&portUpdate{PortUpdate: *u, pollFD: w.sleeper.polled(u.Queues), sendMax: sendShare(u.Devices)})
+	w.sleeper.wakeUp()
 }
 
 // Updated reports whether the worker has carried out the last update.
 func (w *Worker) Updated() bool { return w.change.Load() == nil }
 
 // SetPort sets a port. Preconditions: the worker has not started.
-func (w *Worker) SetPort(id int, p Port) { w.ports[id].Port = p }
+func (w *portIO) SetPort(id int, p Port) { w.ports[id].Port = p }
 
 // SetHeld says how many frames the kernel has already through the queue of a port, to receive
 // into and to send. Preconditions: the worker has not started.
-func (w *Worker) SetHeld(id, receiving, sending int) {
+func (w *portIO) SetHeld(id, receiving, sending int) {
 	w.ports[id].filled, w.ports[id].sending = receiving, sending
 }
 
 // SetHostVeth says which port is the host veth, with the MAC addresses of the packets
 // that leave by it: the kernel's end first. Preconditions: the worker has not started.
-func (w *Worker) SetHostVeth(id int, kernel, own [6]byte) {
+func (w *portIO) SetHostVeth(id int, kernel, own [6]byte) {
 	w.hostVeth = int32(id)
 	w.hostVethMACs = [2]uint64{route.MACWord(kernel), route.MACWord(own)}
 }
 
 // SetDevices says how many interfaces have queues. Preconditions: the worker has not
 // started.
-func (w *Worker) SetDevices(n int) { w.sendMax = sendShare(n) }
+func (w *portIO) SetDevices(n int) { w.sendMax = sendShare(n) }
 
 // AddFrame gives the worker a frame. Preconditions: the worker has not started.
-func (w *Worker) AddFrame(addr uint64) { w.free.push(addr) }
+func (w *portIO) AddFrame(addr uint64) { w.free.push(addr) }
 
 // portUpdate is a PortUpdate with the worker's state of it.
 type portUpdate struct {
@@ -83,7 +83,7 @@ func (w *Worker) updatePorts(u *portUpdate) {
 		w.ports[c.ID] = port{Port: c.Port}
 	}
 	w.settling.head = w.settling.tail // the flows ask again
-	w.pollFD, w.sendMax = u.pollFD, u.sendMax
+	w.sleeper.pollFD, w.sendMax = u.pollFD, u.sendMax
 	copy(w.free.grow(len(u.Frames)), u.Frames)
 	w.change.Store(nil)
 }

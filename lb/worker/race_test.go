@@ -26,7 +26,7 @@ func TestAnEndpointThatGoesDuringARoundCostsOneFlow(t *testing.T) {
 	for name, grace := range map[string]uint32{"without grace": 0, "with grace": 160} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			b.w.removalGraceTicks = grace
+			b.w.removed.graceTicks = grace
 			b.give(portClient, request(false, header.ProtoUDP).build(t))
 			b.w.beginRound()
 			k := table.MakeKey(netip.AddrPortFrom(node4, 80), header.ProtoUDP)
@@ -80,7 +80,7 @@ func TestAFlowThatIsBeingEndedIsNotWaitedFor(t *testing.T) {
 // All datagrams of a batch leave the endpoint that is gone, not the first only.
 func TestABatchLeavesAGoneEndpointAsOne(t *testing.T) {
 	b := newBench(t)
-	b.w.removalGraceTicks = 0
+	b.w.removed.graceTicks = 0
 	f := request(false, header.ProtoUDP).build(t)
 	b.one(portClient, f, portServer)
 	other := netip.MustParseAddr("203.0.113.9") // a blackhole: nothing is sent there
@@ -102,7 +102,7 @@ func TestAWorkerThatHasEndedHoldsNothing(t *testing.T) {
 	for b.w.published.read().Values[counter.RxPackets] == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	b.w.stop.Store(true)
+	b.w.sleeper.stop.Store(true)
 	<-ended
 	ctx, cancel := context.WithTimeout(context.Background(), patience.For(10*time.Second))
 	defer cancel()
@@ -148,7 +148,7 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 		p := &b.w.ports[portClient]
 		q := &endless{area: b.w.area, frame: f.build(t)}
 		p.Queue, sources = q, append(sources, q)
-		b.w.removalGraceTicks = 0
+		b.w.removed.graceTicks = 0
 		wg.Go(b.w.run)
 	}
 	l, workers := first.lb, []*Worker{first.w, second.w}
@@ -181,7 +181,7 @@ func TestWorkersRunWhileEverythingChanges(t *testing.T) {
 		}
 	}
 	for _, w := range workers {
-		w.stop.Store(true)
+		w.sleeper.stop.Store(true)
 	}
 	wg.Wait()
 	// What is on its way between the workers arrives, and every frame is home.

@@ -53,7 +53,7 @@ func TestAnEndpointThatAnotherServiceListsIsGoneForTheServiceThatItLeft(t *testi
 	shared := func(policy *table.Policy) (b *bench, tcpA, udpA, udpB packet) {
 		b = newBench(t)
 		b.apply(nil, servicePort("ns/a", policy, nodeB, endpoint4), servicePort("ns/b", policy, nodeC, endpoint4))
-		b.w.removalGraceTicks = 0
+		b.w.removed.graceTicks = 0
 		tcpA, udpA = request(false, header.ProtoTCP).to(nodeB), request(false, header.ProtoUDP).to(nodeB)
 		udpB = request(false, header.ProtoUDP).to(nodeC)
 		for _, p := range []packet{tcpA, udpA, udpB} {
@@ -130,7 +130,7 @@ func TestUDPFlowsFollowTheirFrontendToAnotherService(t *testing.T) {
 				flows.Follow(&change)
 			}
 			apply(nil, servicePort("ns/a", nil, nodeB, endpoint4))
-			b.w.removalGraceTicks = 0
+			b.w.removed.graceTicks = 0
 			udp, tcp := request(false, header.ProtoUDP).to(nodeB), request(false, header.ProtoTCP).to(nodeB)
 			b.goes(udp)
 			b.goes(tcp)

@@ -55,7 +55,7 @@ func TestFlowsOfAGoneEndpointAreReset(t *testing.T) {
 				b.one(portClient, request.build(t), portServer)
 				b.one(portServer, answer.build(t), portClient)
 
-				b.w.removalGraceTicks = 0
+				b.w.removed.graceTicks = 0
 				for _, side := range []int{first, portClient + portServer - first, first} {
 					p := sides[side]
 					b.endsBothSides(t, side, p, sides[portClient+portServer-side], p.seq, p.seq+uint32(p.payload))
@@ -128,7 +128,7 @@ func TestTheOtherSideIsResetWithTheNumberThatItExpects(t *testing.T) {
 			b.offer(&table.Policy{OnRemoval: table.ResetFlows}, table.Pool{}, 1)
 			request, answer := b.connected(false)
 			b.offer(&table.Policy{OnRemoval: table.ResetFlows}, table.Pool{}, 0)
-			b.w.removalGraceTicks = 0
+			b.w.removed.graceTicks = 0
 			c.change(&answer)
 			b.endsBothSides(t, portServer, answer, request, c.numbers...)
 			b.framesHome()
@@ -191,7 +191,7 @@ func TestFlowsOfAGoneEndpointAreDropped(t *testing.T) {
 		b.offer(&table.Policy{OnRemoval: table.DropFlows}, table.Pool{}, 1)
 		request, answer := b.connected(v6)
 		b.offer(&table.Policy{OnRemoval: table.DropFlows}, table.Pool{}, 0)
-		b.w.removalGraceTicks = 0
+		b.w.removed.graceTicks = 0
 		b.one(portClient, request.build(t), -1)
 		b.one(portServer, answer.build(t), -1)
 		if b.drops()["endpoint-removed"] != 2 {
@@ -210,7 +210,7 @@ func TestFlowsOfAGoneEndpointAreKept(t *testing.T) {
 		b.offer(policy, table.Pool{}, 1)
 		request, answer := b.connected(false)
 		b.offer(policy, table.Pool{}, 0)
-		b.w.removalGraceTicks = 0
+		b.w.removed.graceTicks = 0
 		b.one(portClient, request.build(t), portServer)
 		b.one(portServer, answer.build(t), portClient)
 		b.framesHome()
@@ -231,7 +231,7 @@ func TestASynOfAGoneEndpointsFlowChoosesAnew(t *testing.T) {
 		return p
 	}
 	b.offerPools(policy, pool(1), table.Pool{})
-	b.w.removalGraceTicks = 0
+	b.w.removed.graceTicks = 0
 	if got := b.chosen(request(false, header.ProtoTCP)); got != ap(narrow4, 8080) {
 		t.Errorf("goes to %v", got)
 	}
@@ -244,7 +244,7 @@ func TestAServiceThatIsGoneEndsItsFlowsAsItWanted(t *testing.T) {
 	if _, err := b.lb.tables.Apply(nil, []string{"ns/web"}); err != nil {
 		t.Fatal(err)
 	}
-	b.w.removalGraceTicks = 0
+	b.w.removed.graceTicks = 0
 	b.give(portClient, request.build(t))
 	out := b.round()
 	isReset(t, out[portClient][0])

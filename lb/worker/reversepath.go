@@ -30,6 +30,9 @@ const (
 // checkSource passes packet p if the source may begin a flow with the frontend, nil for a
 // ping.
 func (w *admission) checkSource(p *pkt, fe *table.FrontendEntry) verdict {
+	if v := w.checkDenied(p, fe); v != pass {
+		return v
+	}
 	if p.in == w.hostVeth {
 		return pass
 	}

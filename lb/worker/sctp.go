@@ -49,9 +49,9 @@ func (w *flows) trackSCTP(p *pkt, ref conntrack.Ref) verdict {
 	}
 	switch conn := w.conns.Conn(ref); {
 	case completes:
-		w.attempts.Answered(atomic.LoadUint32(&conn.EndpointID))
+		w.watch.attempts.Answered(atomic.LoadUint32(&conn.EndpointID))
 	case before == flowstate.SCTPInit && !ref.Forward() && conn.State() == flowstate.Close:
-		w.attempts.Refused(atomic.LoadUint32(&conn.EndpointID), w.tick)
+		w.noteRefused(conn, ref)
 	}
 	return pass
 }

@@ -52,19 +52,6 @@ func (w *selector) stickyEndpoint(
 	return fe.Pool.Select(&k.W, &w.rng, w.tick)
 }
 
-// selectOther is the endpoint for a new flow of the tuple where the endpoint with a number does not
-// answer: another one, if there is another.
-func (w *selector) selectOther(fe *table.FrontendEntry, k *conntrack.Key, silent uint32) *table.EndpointEntry {
-	ep := fe.Pool.PickOther(table.Hash(&k.W), silent)
-	if ep == nil {
-		return w.selectEndpoint(fe, k)
-	}
-	if fe.Pool.AffinitySeconds() != 0 {
-		w.affinity.Put(fe.AffinityKey(&k.W), ep.ID, w.tick/secondTicks)
-	}
-	return ep
-}
-
 // leastConnScan is the size of the largest pool that least connections scans whole. In a
 // larger pool it draws two and takes the better, which is nearly as good
 // (Mitzenmacher, The Power of Two Choices, 2001): a new flow costs at most this

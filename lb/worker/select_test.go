@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/denylist"
 	"github.com/weirlb/weir/lb/header"
 	"github.com/weirlb/weir/lb/ratelimit"
 	"github.com/weirlb/weir/lb/table"
@@ -180,6 +181,37 @@ func TestPrefixRate(t *testing.T) {
 	b.one(portClient, other.build(t), portServer)
 	limit.Set(ratelimit.PrefixLimit{})
 	b.one(portClient, from(false, header.ProtoTCP, 2000).build(t), portServer)
+	b.framesHome()
+}
+
+// Clients of a deny list begin nothing, and established flows of theirs go on here. Each list counts
+// its own, and not what others count already.
+func TestDenied(t *testing.T) {
+	b := newBench(t)
+	b.offer(nil, table.Pool{}, 1)
+	b.w.cfg.Denied = &Denied{Node: 7}
+	set := denylist.New()
+	b.w.cfg.Denied.Set.Store(set)
+	old := b.openFrom(999)
+	first := from(false, header.ProtoTCP, 1000)
+	src := first.src.Addr()
+	for i, a := range []netip.Addr{netip.MustParseAddr("44.1.2.3"), src, src} {
+		set, _ = set.With(i, []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, denylist.Heap)
+	}
+	b.w.cfg.Denied.Set.Store(set)
+	for port := range uint16(5) {
+		b.give(portClient, from(false, header.ProtoTCP, 1000+port).build(t))
+	}
+	if n := len(b.roundAtTheSameTime()[portServer]); n != 0 || b.drops()["denied"] != 5 {
+		t.Errorf("%d made, %v", n, b.drops())
+	}
+	if got := b.w.Counters().Denied; got != [denylist.MaxLists]uint64{1: 5} {
+		t.Errorf("counted %v", got)
+	}
+	b.one(portClient, old.build(t), portServer)
+	other := from(false, header.ProtoTCP, 1000)
+	other.src = ap(netip.MustParseAddr("44.1.2.4"), 1000)
+	b.one(portClient, other.build(t), portServer)
 	b.framesHome()
 }
 

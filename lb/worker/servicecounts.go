@@ -3,6 +3,10 @@ package worker
 import (
 	"slices"
 	"sync/atomic"
+
+	"github.com/valyala/fastrand"
+
+	"github.com/weirlb/weir/conntrack"
 )
 
 // Words of a Service's counters.
@@ -164,29 +168,32 @@ const (
 
 // trafficSampler counts down to the next packet of large batches that is counted.
 type trafficSampler struct {
-	left int32  // packets before that one and itself
-	gap  uint32 // left at the beginning: the packet's weight
+	conns    *conntrack.Table
+	services countChunks
+	rng      *fastrand.RNG
+	left     int32  // packets before that one and itself
+	gap      uint32 // left at the beginning: the packet's weight
 }
 
-// countTraffic counts a packet of batch b for the Service of its flow. It stands for all that
+// count counts a packet of batch b for the Service of its flow. It stands for all that
 // came since the last (as in sFlow, RFC 3176). Exact counting would touch another cache line
 // for every packet. The distance to the next packet is random: ports, and with them the
 // directions of a flow, take turns in a fixed order. Small batches count for themselves alone,
 // or they would have the weight of the large ones between them.
-func (w *Worker) countTraffic(b *batch) {
+func (s *trafficSampler) count(b *batch) {
 	n, at, weight := uint32(b.n), uint32(0), uint32(0)
-	switch s := &w.sampler; {
+	switch {
 	case n == 0:
 		return
 	case n <= smallBatch:
-		at, weight = w.rng.Uint32n(n), n
+		at, weight = s.rng.Uint32n(n), n
 	default:
 		if s.left -= int32(n); s.left > 0 {
 			return
 		}
 		at, weight = uint32(int32(n)+s.left-1), s.gap
 		// At least a batch: a batch has one packet that is counted at most.
-		s.gap = batchSize + w.rng.Uint32n(2*(sampleEvery-batchSize)+1)
+		s.gap = batchSize + s.rng.Uint32n(2*(sampleEvery-batchSize)+1)
 		s.left += int32(s.gap)
 	}
 	i := at & (batchSize - 1)
@@ -194,8 +201,8 @@ func (w *Worker) countTraffic(b *batch) {
 	if r == 0 {
 		return // without a flow
 	}
-	service := atomic.LoadUint32(&w.conns.Changing(r).ServiceID)
-	c := w.services.of(service)
+	service := atomic.LoadUint32(&s.conns.Changing(r).ServiceID)
+	c := s.services.of(service)
 	if c == nil {
 		return
 	}

@@ -1,6 +1,9 @@
 package worker
 
-import "github.com/weirlb/weir/conntrack"
+import (
+	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/xsk"
+)
 
 // settling are the flows that the kernel is to forward from now on, where it reads the flow table.
 //
@@ -9,6 +12,9 @@ import "github.com/weirlb/weir/conntrack"
 // port have been sent too. Only what comes in the meantime, at a worker that is never done, is
 // overtaken.
 type settling struct {
+	conns     *conntrack.Table
+	conntrack *conntrack.Worker
+
 	asked      int
 	list       [2 * batchSize]settlement // of the round
 	head, tail uint32                    // of waiting
@@ -33,49 +39,43 @@ type waitingSettlement struct {
 }
 
 // maxWaiting is a power of two: of the flows that wait. Each packet of a full ring asks once.
-const maxWaiting = 1 << 10
+const maxWaiting = xsk.DefaultRingSize
 
-// settle lets later packets of the flow of p, in the direction of ref, leave by the word nextHop
+// ask lets later packets of the flow of p, in the direction of ref, leave by the word nextHop
 // without the slow path. A flow that is left out, because there are too many, asks again with its
 // next packet.
-func (w *flows) settle(p *pkt, ref conntrack.Ref, nextHop uint64) {
-	if !w.conns.IsShared() {
-		w.conns.Settle(ref, nextHop)
-		return
-	}
-	s := &w.settling
-	if nextHop>>32 != 0 && s.asked < len(s.list) && w.conns.Conn(ref).Settles(uint32(ref-1)) {
+func (s *settling) ask(p *pkt, ref conntrack.Ref, nextHop uint64) {
+	if nextHop>>32 != 0 && s.asked < len(s.list) && s.conns.Conn(ref).Settles(uint32(ref-1)) {
 		s.list[s.asked] = settlement{ref, p.in, nextHop}
 		s.asked++
 	}
 }
 
-// settleSent settles the flows whose packets have been sent. Preconditions: the packets of the round
+// sent settles the flows whose packets have been sent by the ports. Preconditions: the packets of the round
 // are sent, and the worker has not quiesced since.
-func (w *flows) settleSent() {
-	s := &w.settling
+func (s *settling) sent(ports []port) {
 	for ; s.head != s.tail; s.head++ {
 		at := &s.waiting[s.head%maxWaiting]
-		if int32(w.ports[at.port].received-at.until) < 0 {
+		if int32(ports[at.port].received-at.until) < 0 {
 			break
 		}
-		at.settle(w.conns, w.conntrack)
+		at.settle(s.conns, s.conntrack)
 	}
 	if s.asked == 0 {
 		return
 	}
 	list := s.list[:s.asked]
 	s.asked = 0
-	lookWaiting(w.ports)
+	lookWaiting(ports)
 	for i := range list {
 		at := &list[i]
-		if p := &w.ports[at.port]; p.waiting == 0 {
-			w.conns.Settle(at.ref, at.nextHop)
+		if p := &ports[at.port]; p.waiting == 0 {
+			s.conns.Settle(at.ref, at.nextHop)
 		} else if s.tail-s.head < maxWaiting {
-			e := w.conns.Entry(at.ref)
+			e := s.conns.Entry(at.ref)
 			key := e.Tuple()
 			s.waiting[s.tail%maxWaiting] = waitingSettlement{
-				*at, e.Generation(), p.received + p.waiting, w.conns.Hash(&key), key,
+				*at, e.Generation(), p.received + p.waiting, s.conns.Hash(&key), key,
 			}
 			s.tail++
 		}

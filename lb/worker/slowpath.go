@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 
 	"github.com/weirlb/weir/conntrack"
-	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/lb/counter"
 	"github.com/weirlb/weir/lb/fragtrack"
 	"github.com/weirlb/weir/lb/header"
@@ -12,69 +11,17 @@ import (
 
 // flows finds, makes, follows and ends flows, and forwards their packets.
 type flows struct {
-	forwarder
-	conntrack         *conntrack.Worker
-	pending           pendingConns
-	tcpSamples        tcpSamples
-	datagrams         fragtrack.Tracker
-	settling          settling
-	exhausted         exhaustion // endpoints without an SNAT port left
-	failedTries       failedTries
-	anyRemoved        bool // an endpoint is gone that a flow may name
-	removalActs       bool // and a Service does not keep TCP flows to such an endpoint
-	removalGraceTicks uint32
-	handshakes        *handshakeTimes
-	clock             handshakeClock
-	attempts          *attempts.Table
+	connMaker
+	pending   pendingConns
+	datagrams fragtrack.Tracker
+	endings   endings
+	settling  settling
 }
 
 // slowPath takes packet p, which the fast path left, to an outcome. ref is the flow entry, 0
 // if there is none.
 func (w *flows) slowPath(p *pkt, ref conntrack.Ref) {
 	w.conclude(p, w.handle(p, ref))
-}
-
-// onParseError takes packet p, which is not a whole TCP, UDP or SCTP packet, to an outcome.
-// Packets that the kernel may handle are punted, malformed packets dropped.
-func (w *Worker) onParseError(p *pkt, problem header.Problem) {
-	p.Partial = false // stacks leave no other checksum to the device, and none of a fragment
-	var v verdict
-	switch problem {
-	case header.NotIP:
-		v = punt(DropNotIP)
-	case header.IsFragment:
-		v = w.onFragment(p)
-	case header.NotTransport:
-		v = punt(DropUnsupportedProtocol)
-		if p.Proto == header.ProtoICMP || p.Proto == header.ProtoICMPv6 {
-			v = w.icmp(p)
-		}
-	default:
-		v = drop(parseDrop(problem))
-	}
-	w.conclude(p, v)
-	p.state = consumed // the stages are not to do it again
-}
-
-// parseDrop is the reason to drop a malformed packet.
-func parseDrop(problem header.Problem) Drop {
-	switch problem {
-	case header.Truncated:
-		return DropTruncated
-	case header.BadIPHeader:
-		return DropBadIPHeader
-	case header.Martian:
-		return DropMartian
-	case header.BadExtension:
-		return DropExtension
-	case header.SourceRouted:
-		return DropSourceRoute
-	case header.BadFragment:
-		return DropBadFragment
-	case header.TinyFragment:
-		return DropTinyFragment
-	}
-	return DropBadTransport
 }
 
 // handle is the verdict on packet p with the flow entry ref, 0 if there is none.
@@ -94,17 +41,17 @@ func (w *flows) handleFlow(p *pkt, ref conntrack.Ref) verdict {
 	if v := w.checkTCPSum(p); v != pass {
 		return v
 	}
-	if w.anyRemoved {
-		if v := w.endpointRemoved(p, ref); v != pass {
+	if w.removed.any {
+		if v := w.endings.endpointRemoved(p, ref); v != pass {
 			return v
 		}
 	}
 	if w.conns.Changing(ref).Aborted() {
-		if v := w.onAborted(p, ref); v != pass {
+		if v := w.endings.onAborted(p, ref); v != pass {
 			return v
 		}
 	}
-	if v := tryElsewhere(w, p, ref); v != pass {
+	if v := w.tryElsewhere(p, ref); v != pass {
 		return v
 	}
 	return w.forwardSlow(p, ref)
@@ -132,7 +79,7 @@ func (w *flows) lookUpAgain(p *pkt) verdict {
 }
 
 // forwardSlow sends packet p on by its flow entry: the only tail of the slow path, but for ICMP
-// errors and for packets without a flow.
+// errors, packets without a flow, and those that end a connection.
 func (w *flows) forwardSlow(p *pkt, ref conntrack.Ref) verdict {
 	if p.TTL <= 1 {
 		return rejectICMP(header.TimeExceeded, 0, DropTTL)
@@ -155,10 +102,13 @@ func (w *flows) forwardSlow(p *pkt, ref conntrack.Ref) verdict {
 	if !out.dsr {
 		w.translate(p, e)
 	}
-	if p.state == untracked {
+	switch {
+	case p.state == untracked:
 		w.conns.Conn(ref).Touch(w.tick)
-	} else {
-		w.settle(p, ref, out.nextHop)
+	case w.conns.IsShared():
+		w.settling.ask(p, ref, out.nextHop)
+	default:
+		w.conns.Settle(ref, out.nextHop)
 	}
 	return w.output(p, &out)
 }

@@ -29,6 +29,8 @@ type Traced struct {
 	// Reason is of a drop or of a refusal, if HasReason.
 	Reason    Drop
 	HasReason bool
+	// Denied is the number of the deny list that has the source, of the reason DropDenied.
+	Denied int
 	// Out is the port by which Sent leaves, -1 for none. A packet that leaves in fragments
 	// has More further ones.
 	Out  int
@@ -65,29 +67,6 @@ type Traced struct {
 	Neighbor route.State
 	MAC      [6]byte // of the neighbor, if that is valid
 }
-
-// Choice is a rule by which the endpoint of a new connection is chosen.
-type Choice uint8
-
-// Choices.
-const (
-	NoChoice       Choice = iota
-	ByTuple               // Maglev, or the hash where there are too few endpoints for a table
-	ByClient              // the same, of the client's address: session affinity for a new client
-	ByAffinity            // the endpoint that the client used last
-	ByConnectionID        // QUIC
-	ByLoad                // least connections
-	AtRandom
-	SNATElsewhere // the endpoint that was chosen has no SNAT port left
-	choices
-)
-
-var choiceNames = [choices]string{
-	"none", "hash of the tuple", "hash of the client", "session affinity", "QUIC connection ID", "least connections", "random", "no SNAT port towards the first choice",
-}
-
-// String is the rule in words.
-func (c Choice) String() string { return choiceNames[min(c, choices-1)] }
 
 // ErrTraceSize is the error of a trace of a packet in several buffers.
 var ErrTraceSize = errors.New("the packet is longer than a frame of the packet memory")
@@ -192,10 +171,11 @@ func (t *tracer) run() (out *Traced, more bool, err error) {
 			}
 		}
 	}
+	out.Denied = max(slices.IndexFunc(w.denied[:], func(n uint64) bool { return n > 0 }), 0)
 	out.Created = w.counts[counter.NewFlows] != 0
 	out.describe(w, &key, before)
-	if o := w.begun(); o != nil {
-		out.note(w, o, t)
+	if o := w.pending.begun(); o != nil {
+		out.note(w, o, &key, t)
 		if p, ok := rangeOf(o); ok && !slices.Contains(t.ranges, p) {
 			t.ranges = append(t.ranges, p)
 			return nil, true, nil
@@ -231,11 +211,11 @@ func (t *tracer) worker(scratch *conntrack.Table) (*Worker, []sink) {
 	cfg := t.live.cfg
 	cfg.ID, cfg.Ports, cfg.MaxPorts = 0, len(t.ports), len(t.ports)
 	cfg.Flows, cfg.Frontends, cfg.Router = scratch, t.live.frontends, t.live.router
-	cfg.Memory, cfg.Services = t.memory, nil
+	cfg.Memory, cfg.Services, cfg.Attempts = t.memory, nil, cfg.Attempts.View()
 	cfg.Affinity = affinity.New(1, [2]uint64{})
 	w := New(cfg)
 	w.dryRun = true
-	w.takeoverUntil, w.removalGraceTicks = t.live.takeoverUntil, t.live.removalGraceTicks
+	w.takeoverUntil, w.removed.graceTicks = t.live.takeoverUntil, t.live.removed.graceTicks
 	w.hostVeth, w.hostVethMACs = t.live.hostVeth, t.live.hostVethMACs
 	w.links = make([]*link, 1)
 	sinks := make([]sink, len(t.ports))
@@ -285,9 +265,9 @@ func (out *Traced) describe(w *Worker, key *conntrack.Key, before conntrack.Ref)
 }
 
 // begun returns the connection that the packet has begun, or was to begin; nil for none.
-func (w *Worker) begun() *pendingConn {
-	for i := range w.pending.list {
-		if o := &w.pending.list[i]; o.fe != nil {
+func (o *pendingConns) begun() *pendingConn {
+	for i := range o.list {
+		if o := &o.list[i]; o.fe != nil {
 			return o
 		}
 	}
@@ -309,41 +289,17 @@ func rangeOf(o *pendingConn) (p conntrack.Ports, ok bool) {
 }
 
 // note notes how the endpoint of a new connection was chosen, and the range of the ports.
-func (out *Traced) note(w *Worker, o *pendingConn, t *tracer) {
+func (out *Traced) note(w *Worker, o *pendingConn, key *conntrack.Key, t *tracer) {
 	if o.ep == nil {
 		return
 	}
-	out.Choice = w.choiceOf(o, t)
+	out.Choice = t.choiceOf(w, o)
 	if !out.Endpoint.IsValid() { // the packet has made no connection
-		out.Client, out.Endpoint, out.Mode = o.flow.Client.Src(), o.ep.AddrPort, o.flow.Mode
+		out.Client, out.Endpoint, out.Mode = o.flow.Client.Src(), o.fe.Target(o.ep, key.Dst().Port()), o.flow.Mode
 	}
 	if o.flow.Mode == conntrack.ModeNAT {
 		out.PortLo, out.PortHi = o.flow.PortLo, o.flow.PortHi
 	}
-}
-
-// choiceOf returns the rule that chose the endpoint of a connection.
-func (w *Worker) choiceOf(o *pendingConn, t *tracer) Choice {
-	p := pkt{data: t.frame}
-	if header.Parse(t.frame, len(t.frame), &p.Packet) == header.OK && w.endpointByCID(&p, o.fe) != nil {
-		return ByConnectionID
-	}
-	pool, byTuple := o.fe.Pool, ByTuple
-	switch {
-	case pool.AffinitySeconds() != 0 && t.remembered:
-		return ByAffinity
-	case pool.AffinitySeconds() != 0:
-		return ByClient
-	case o.fe.Mode.DSR() && !opens(&p.Packet):
-		return ByTuple
-	case pool.Algorithm() == table.LeastConn:
-		byTuple = ByLoad
-	case pool.Algorithm() != table.Maglev:
-		byTuple = AtRandom
-	case pool.Select(&o.flow.Client.W, &w.rng, w.tick) != o.ep && o.flow.Endpoint.IsValid():
-		return SNATElsewhere
-	}
-	return byTuple
 }
 
 // follow notes the path of the packet, and the neighbor there.

@@ -66,7 +66,7 @@ func TestTraceAgreesWithTheWorker(t *testing.T) {
 		r := newFuzzRun(t, data)
 		r.whole = true
 		if run%2 == 1 {
-			r.w.removalGraceTicks = 0
+			r.w.removed.graceTicks = 0
 		}
 		for len(r.in) < maxMarks-1 {
 			compared += r.compareTrace(verdicts)
@@ -298,5 +298,20 @@ func TestTraceChoosesByTheRule(t *testing.T) {
 		if got, err := b.w.Trace(portClient, trace.build(t), portsOf(b.w)); err != nil || got.Verdict != tap.Forward {
 			t.Fatalf("traced %v %v, %v", got.Verdict, got.Reason, err)
 		}
+	}
+}
+
+// The endpoint of a connection to a range of ports that is not made has the packet's port.
+func TestTraceOfARangeHasThePacketsPort(t *testing.T) {
+	b := newBench(t)
+	b.serveRange(85, endpoint4)
+	req := request(false, header.ProtoTCP)
+	req.ttl = 1
+	got, err := b.w.Trace(portClient, req.build(t), portsOf(b.w))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Created || got.Reason != DropTTL || got.Endpoint != ap(endpoint4, 80) {
+		t.Errorf("traced to %v, %v", got.Endpoint, got.Reason)
 	}
 }

@@ -35,7 +35,7 @@ func (t *tracer) findDatagram() error {
 			owner = l.to
 		}
 	}
-	if !owner.ask(func(w *Worker) {
+	if !ask(owner, func(w *Worker) {
 		if d := w.datagrams.Find(h, &f.key, w.conns.Tick()); d != nil {
 			f.known, f.datagram = true, *d
 		}

@@ -27,7 +27,7 @@ func (w *flows) track(p *pkt, ref conntrack.Ref) verdict {
 		return v
 	}
 	if !ref.Forward() && c.State() == flowstate.Unreplied {
-		w.attempts.Answered(atomic.LoadUint32(&c.EndpointID))
+		w.watch.attempts.Answered(atomic.LoadUint32(&c.EndpointID))
 	}
 	w.conns.TrackUDP(ref, w.tick)
 	if e := w.conns.Entry(ref); e.Flags&conntrack.FlagWatched != 0 && !e.Mode.DSR() {
@@ -47,7 +47,7 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) verdict {
 		Flags: p.Flags, Seq: l4.Seq(), Ack: l4.Ack(),
 		Length: uint32(p.L4Len() - off), Options: l4[header.TCPLen:off],
 	}
-	attempt := w.attemptOf(c)
+	attempt := w.watch.before(c, w.tick)
 	switch w.conns.TrackTCP(ref, &g, w.tick) {
 	case flowstate.Reopen:
 		return w.supersede(ref)
@@ -65,12 +65,12 @@ func (w *flows) trackTCP(p *pkt, c *conntrack.Conn, ref conntrack.Ref) verdict {
 	if p.began {
 		return pass
 	}
-	w.countHandshake(attempt, c, ref, g.Resent)
+	w.tracked(attempt, c, ref, g.Resent)
 	if g.Resent {
-		w.countResent(c, p.Flags)
+		w.watch.countResent(c, p.Flags)
 	}
 	if !ref.Forward() && isSYNACK(p) {
-		w.noteSYNACK(c, ref)
+		w.watch.noteSYNACK(c, ref, w.tick)
 	}
 	return pass
 }
@@ -91,7 +91,7 @@ func (w *flows) supersede(ref conntrack.Ref) verdict {
 // would bypass it.
 func (w *flows) mayReopen(p *pkt, ref conntrack.Ref) verdict {
 	fe, v := w.frontendOf(ref), again
-	if fe != nil && !w.node.Draining && fe.Pool.Lists(w.conns.EndpointAddr(ref)) {
+	if fe != nil && !w.node.Draining && fe.Pool.Lists(fe.Listed(w.conns.EndpointAddr(ref))) {
 		v = w.admit(p, fe)
 	}
 	if v != pass {

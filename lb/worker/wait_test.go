@@ -14,23 +14,23 @@ import (
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
 
-// sleeper runs a bench's worker as its thread would. Nothing wakes it but its eventfd, and
+// runAsleep runs a bench's worker as its thread would. Nothing wakes it but its eventfd, and
 // a nap has no end unless it asks for a short nap.
-func sleeper(t *testing.T, b *bench) {
+func runAsleep(t *testing.T, b *bench) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := b.w
-	w.wakeFD, w.maxPollTimeout = fd, -1
-	w.pollFD = []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	w.sleeper.wakeFD, w.sleeper.maxPollTimeout = fd, -1
+	w.sleeper.pollFD = []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	done := make(chan bool)
 	go func() { defer close(done); w.run() }()
 	t.Cleanup(func() {
-		w.stop.Store(true)
-		w.asleep.Store(true)
-		w.wakeUp()
+		w.sleeper.stop.Store(true)
+		w.sleeper.asleep.Store(true)
+		w.sleeper.wakeUp()
 		<-done
 		unix.Close(fd)
 	})
@@ -50,7 +50,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 // between the last look and the sleep.
 func TestNoHandOverIsSleptThrough(t *testing.T) {
 	first, second := pair(t)
-	sleeper(t, first)
+	runAsleep(t, first)
 	frame := request(false, header.ProtoUDP).build(t)
 	const n = 2000
 	for i := range uint64(n) {
@@ -76,7 +76,7 @@ func TestNoHeldPacketIsSleptThrough(t *testing.T) {
 	if len(b.w.neighQueue) != 1 {
 		t.Fatal("nothing is held")
 	}
-	sleeper(t, b)
+	runAsleep(t, b)
 	b.lb.router.SetState(portServer, endpoint4, route.Valid)
 	eventually(t, "the held packet", func() bool { return b.w.published.read().Values[counter.TxPackets] == 1 })
 }
@@ -92,14 +92,14 @@ func TestAnIdleWorkerDoesOneRoundPerTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	b.w.pollFD = []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	b.w.maxPollTimeout = 0
-	q.limit, q.stop = 1000+maxSpin, func() { b.w.stop.Store(true) }
+	b.w.sleeper.pollFD = []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	b.w.sleeper.maxPollTimeout = 0
+	q.limit, q.stop = 1000+maxSpin, func() { b.w.sleeper.stop.Store(true) }
 	b.w.run()
 	if c := b.w.published.read(); c.Values[counter.Sleeps] < 1000 || c.Busy() != 0 {
 		t.Errorf("%d naps in %d rounds, busy for %v", c.Values[counter.Sleeps], q.rounds, c.Busy())
 	}
-	if b.w.pollTimeout() != 0 || maxPollTimeout < 50 {
+	if b.w.sleeper.pollTimeout(len(b.w.neighQueue) > 0) != 0 || maxPollTimeout < 50 {
 		t.Errorf("an idle worker naps for %d ms only", maxPollTimeout)
 	}
 }
@@ -122,11 +122,11 @@ func (c *counting) Receive(out []xsk.Desc) int {
 // in vain.
 func TestSpinningAdapts(t *testing.T) {
 	b := newBench(t)
-	q := &trickle{counting: counting{Memory: b.q[portClient], limit: 500, stop: func() { b.w.stop.Store(true) }}, b: b, frame: request(false, header.ProtoUDP).build(t)}
+	q := &trickle{counting: counting{Memory: b.q[portClient], limit: 500, stop: func() { b.w.sleeper.stop.Store(true) }}, b: b, frame: request(false, header.ProtoUDP).build(t)}
 	b.w.ports[portClient].Queue = q
 	b.w.run()
-	if b.w.spinBudget != maxSpin {
-		t.Errorf("with a packet every 20 looks it looks %d times", b.w.spinBudget)
+	if b.w.sleeper.spinBudget != maxSpin {
+		t.Errorf("with a packet every 20 looks it looks %d times", b.w.sleeper.spinBudget)
 	}
 	if c := b.w.published.read(); c.Busy() == 0 || c.Values[counter.Batches] != c.Values[counter.RxPackets] || c.Values[counter.RxPackets] == 0 {
 		t.Errorf("busy for %v, %d packets in %d batches", c.Busy(), c.Values[counter.RxPackets], c.Values[counter.Batches])

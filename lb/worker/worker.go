@@ -4,8 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/counter"
 )
@@ -29,26 +27,18 @@ type Worker struct {
 	batch, requeued batch
 	arriving        frames // of a packet that another worker hands over
 
-	idle           bool      // the last round had nothing to do
-	pollTimedOut   bool      // and the last poll brought nothing either
-	spinBudget     int       // how often to look before sleeping
-	busyRounds     uint32    // rounds with something to do
-	maxPollTimeout int       // in ms
-	busySince      time.Time // beginning of the stretch of busy rounds
-
 	sampler trafficSampler
+	sleeper sleeper
 
-	stop      atomic.Bool
+	idle       bool      // the last round had nothing to do
+	busyRounds uint32    // rounds with something to do
+	busySince  time.Time // beginning of the stretch of busy rounds
+
 	change    atomic.Pointer[portUpdate]  // of the ports, to be carried out
 	question  atomic.Pointer[question]    // to be answered
 	observing atomic.Pointer[observation] // nil without a tap
 	heartbeat atomic.Uint32               // tick of the last round: the worker's sign of life
 	thread    atomic.Int32                // 0 before Start
-	// asleep is true while the worker may sleep in poll: another worker that hands it a
-	// frame then writes to wakeFD.
-	asleep atomic.Bool
-	wakeFD int
-	pollFD []unix.PollFd
 }
 
 // The tag of a frame on a hand-off ring is the number of the egress port, or a value below.
@@ -71,15 +61,15 @@ func (w *Worker) run() {
 	w.conntrack.Online()
 	defer w.conntrack.Offline()
 	w.Round() // packets that came before wake no worker
-	for !w.stop.Load() {
+	for !w.sleeper.stop.Load() {
 		if w.idle {
-			w.await()
+			w.sleeper.await(len(w.neighQueue) > 0)
 			w.busySince = time.Now() // once per stretch of busy rounds
 		}
 		if w.round() > 0 {
-			w.idle, w.pollTimedOut = false, false
+			w.idle, w.sleeper.pollTimedOut = false, false
 			if w.busyRounds++; w.busyRounds%publishEvery == 0 {
-				w.published.publish(&w.counts, &w.drops)
+				w.published.publish(&w.counts, &w.drops, &w.denied)
 			}
 			continue
 		}
@@ -87,7 +77,7 @@ func (w *Worker) run() {
 			w.idle = true
 			w.countBusy(time.Now())
 		}
-		w.published.publish(&w.counts, &w.drops)
+		w.published.publish(&w.counts, &w.drops, &w.denied)
 	}
 }
 
@@ -101,14 +91,14 @@ func (w *Worker) countBusy(now time.Time) {
 // the worker themselves instead of starting it. It returns how much there was to do.
 func (w *Worker) Round() int {
 	work := w.round()
-	w.published.publish(&w.counts, &w.drops)
+	w.published.publish(&w.counts, &w.drops, &w.denied)
 	return work
 }
 
 // endRound is finish with the counters published.
 func (w *Worker) endRound() {
 	w.finish()
-	w.published.publish(&w.counts, &w.drops)
+	w.published.publish(&w.counts, &w.drops, &w.denied)
 }
 
 // round is a round of the loop; it returns the amount of work done.
@@ -119,6 +109,20 @@ func (w *Worker) round() int {
 	w.releaseQueued()
 	w.finish()
 	return work
+}
+
+// Idle ages due flows, as the worker does before it sleeps, for owners that call Round.
+func (w *Worker) Idle() {
+	w.beginRound()
+	for !w.hasWork() && w.sleeper.age() {
+	}
+}
+
+// Quiescent lets go of the flow table, so that the owner may change it between rounds;
+// the function that it returns takes it up again.
+func (w *Worker) Quiescent() (resume func()) {
+	w.conntrack.Offline()
+	return w.conntrack.Online
 }
 
 // beginRound reads everything that others publish, once for all packets of
@@ -150,8 +154,7 @@ func (w *Worker) beginRound() {
 	}
 	w.node = w.cfg.Node.Load()
 	w.obs = w.observing.Load()
-	w.anyRemoved = w.frontends.AnyEndpointRemoved()
-	w.removalActs = w.anyRemoved && w.frontends.AnyRemoval()
+	w.removed.read()
 }
 
 // receive takes a batch from each port through the stages.
@@ -176,17 +179,41 @@ func (w *Worker) receive() int {
 	return work
 }
 
+// releaseQueued sends fragments and packets that need not wait any longer through the stages again.
+// All of them go before the packets of the next round, which came later.
+func (w *Worker) releaseQueued() {
+	b := &w.requeued
+	b.reset(0)
+	if w.releaseFragments(b); b.n > 0 {
+		w.process(b)
+	}
+	for range neighQueueLen / batchSize {
+		if len(w.neighQueue) == 0 {
+			return
+		}
+		b.reset(0)
+		w.releaseResolved(b)
+		n := b.n
+		if n > 0 {
+			w.process(b)
+		}
+		if n < batchSize {
+			return
+		}
+	}
+}
+
 // finish sends the gathered packets and tidies up.
 func (w *Worker) finish() {
 	w.flush()
-	w.settleSent()
+	w.settling.sent(w.ports)
 	w.complete()
 	w.giveFramesBack()
 	w.Refill()
 	for _, p := range w.links {
 		if p != nil && p.wake {
 			p.wake = false
-			p.to.wakeUp()
+			p.to.sleeper.wakeUp()
 		}
 	}
 	w.counts[counter.FreeFrames] = uint64(len(w.free.addr))

@@ -9,6 +9,7 @@
 //	hook.go     who forwards packets of established flows
 //	stall.go    connections that wait, and the workers meanwhile
 //	churn.go    endpoints that come and go
+//	endpoint.go the servers at endpoints, with the faults of them
 //	source.go   where Weir learns them, with the faults of that
 //	apiserver.go, gate.go  an API server, and the path to it
 //	plan.go     the faults of a seed, in order

@@ -60,6 +60,11 @@ func soak(t *testing.T, weir string, seed uint64, seconds int) {
 		t.Fatal(err)
 	}
 	t.Logf("\n%s", r)
+	if file := os.Getenv("WEIR_SOAK_RESULTS"); file != "" {
+		if err := os.WriteFile(file, []byte(r.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, line := range r.Explained() {
 		t.Log(line)
 	}

@@ -19,6 +19,8 @@ type service struct {
 	fixed bool
 	// fabric: it may have an endpoint behind eth1.
 	fabric bool
+	// checked: its endpoints are. Those of any Service are ejected that accept no connection.
+	checked bool
 }
 
 // changing are the Services whose endpoints come and go.
@@ -28,12 +30,12 @@ const changing = 20
 func newServices() []*service {
 	var out []*service
 	for i, h := range hosts {
-		s := &service{name: h.name, index: uint8(11 + i), listed: make([]bool, len(hosts)), fixed: true, fabric: h.fabric}
+		s := &service{name: h.name, index: uint8(11 + i), listed: make([]bool, len(hosts)), fixed: true, fabric: h.fabric, checked: true}
 		s.listed[i] = true
 		out = append(out, s)
 	}
 	for i := range changing {
-		s := &service{name: fmt.Sprintf("changing-%d", i), index: uint8(20 + i), listed: make([]bool, len(hosts)), fabric: true}
+		s := &service{name: fmt.Sprintf("changing-%d", i), index: uint8(20 + i), listed: make([]bool, len(hosts)), fabric: true, checked: i%2 == 0}
 		for h := range s.listed {
 			s.listed[h] = true
 		}
@@ -52,9 +54,13 @@ func (s *service) at(six bool) netip.AddrPort {
 
 // render is the Service as a YAML document.
 func (s *service) render() []byte {
+	annotations := "{}"
+	if s.checked {
+		annotations = fmt.Sprintf("{weir.dev/health-check: '{httpGet: {port: %d}, periodSeconds: 1, failureThreshold: 2}'}", checkTarget)
+	}
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Service
-metadata: {namespace: chaos, name: %[1]s}
+metadata: {namespace: chaos, name: %[1]s, annotations: %[8]s}
 spec:
   type: LoadBalancer
   selector: {app: %[1]s}
@@ -65,7 +71,7 @@ spec:
   ports: [{name: echo, protocol: TCP, port: %[3]d, targetPort: %[4]d, nodePort: %[5]d}]
 status:
   loadBalancer: {ingress: [{ip: %[6]s, ipMode: VIP}, {ip: "%[7]s", ipMode: VIP}]}
-`, s.name, s.index, echoPort, echoTarget, 30000+int(s.index), s.at(false).Addr(), s.at(true).Addr())
+`, s.name, s.index, echoPort, echoTarget, 30000+int(s.index), s.at(false).Addr(), s.at(true).Addr(), annotations)
 }
 
 // renderSlices are the slices of the Service, a YAML document per family.

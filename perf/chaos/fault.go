@@ -14,6 +14,7 @@ const (
 	partProcess part = iota
 	partLink
 	partSource
+	partEndpoint
 )
 
 // fault is a kind of fault.
@@ -49,6 +50,11 @@ var faults = []fault{
 	{"other route", partLink, false, time.Second, 3 * time.Second, ofNetwork((*network).reroute), nil, nil},
 	{"lost route", partLink, false, 200 * time.Millisecond, 2 * time.Second, ofNetwork((*network).loseRoute), throughFabric, unreachable},
 	{"lost neighbors", partLink, false, 0, 0, ofNetwork((*network).loseNeighbors), nil, nil},
+
+	// Long enough for health checks and outlier rules to act.
+	{"hung endpoint", partEndpoint, false, 3 * time.Second, 8 * time.Second, ofEndpoint("pod", (*endpoint).hang), mayReach("pod"), nil},
+	{"silent endpoint", partEndpoint, false, 3 * time.Second, 8 * time.Second, ofEndpoint("attached", (*endpoint).fall), mayReach("attached"), nil},
+	{"refusing endpoint", partEndpoint, false, 3 * time.Second, 8 * time.Second, ofEndpoint("routed", (*endpoint).refuse), nil, refused("routed")},
 }
 
 func ofProcess(do func(*process, context.Context, func()) error) func(*node, context.Context, func()) error {

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab"
-	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
 // host is an endpoint's host: network and number in the lab.
@@ -47,6 +46,8 @@ type node struct {
 	source  *source
 	weir    *process
 	admin   *admin
+
+	endpoints []*endpoint
 }
 
 func newNode(cfg Config, r *Report) (_ *node, err error) {
@@ -69,13 +70,11 @@ func newNode(cfg Config, r *Report) (_ *node, err error) {
 		}
 	}
 	for i, ns := range []*netlab.Namespace{lab.ZoneA, lab.ZoneB, lab.Pod, lab.Remote} {
-		for _, six := range []bool{false, true} {
-			echo, err := workload.ServeEcho(ns, hosts[i].name, netip.AddrPortFrom(hosts[i].addr(six), echoTarget).String())
-			if err != nil {
-				return nil, err
-			}
-			lab.OnClose(echo.Close)
+		e := &endpoint{host: hosts[i], at: ns}
+		if err := e.serve(lab); err != nil {
+			return nil, err
 		}
+		n.endpoints = append(n.endpoints, e)
 	}
 	// ZoneA routes for a fault, and must not advise another path.
 	for _, key := range []string{"all", "eth0"} {

@@ -159,6 +159,19 @@ func (r *Report) Err() error {
 	return errors.Join(errs...)
 }
 
+// writeCauses writes how many failures each fault explains.
+func (r *Report) writeCauses(b *strings.Builder) {
+	causes := map[string]int{}
+	for i := range r.failures {
+		if f := &r.failures[i]; f.cause != nil {
+			causes[fmt.Sprintf("%s: %s connection, %s", f.cause.name, f.what, f.kind)]++
+		}
+	}
+	for _, cause := range slices.Sorted(maps.Keys(causes)) {
+		fmt.Fprintf(b, "  %s: %d\n", cause, causes[cause])
+	}
+}
+
 // String is the report for people.
 func (r *Report) String() string {
 	var b strings.Builder
@@ -172,6 +185,7 @@ func (r *Report) String() string {
 		r.connections, r.exchanges, r.longest.Round(time.Millisecond), r.mostWaiting, waitNoted)
 	fmt.Fprintf(&b, "new: %d connections, the longest %v\n", r.fresh, r.longestFresh.Round(time.Millisecond))
 	fmt.Fprintf(&b, "failures: %d explained, %d unexplained\n", len(r.failures)-unexplained, unexplained)
+	r.writeCauses(&b)
 	fmt.Fprintf(&b, "verifications of the flow table: %d; violated invariants and remains: %d\n", r.verifications, len(r.leaked))
 	if len(r.life) > 0 {
 		first, last := r.life[0], r.life[len(r.life)-1]

@@ -21,7 +21,7 @@ func mostWait() time.Duration {
 	if !backoffIsLimited() {
 		return 0
 	}
-	return rtoMax + min(patience.For(time.Second), 4*time.Second)
+	return rtoMax + patience.For(time.Second)
 }
 
 // stalls looks at connections that wait, and at the workers meanwhile.

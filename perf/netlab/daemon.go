@@ -41,6 +41,19 @@ func (n *Namespace) StartDaemon(cmd *exec.Cmd, file string) (*Daemon, error) {
 	return &Daemon{p, file}, nil
 }
 
+// Running reports whether the process was started and has not ended.
+func (d *Daemon) Running() bool {
+	if d == nil {
+		return false
+	}
+	select {
+	case <-d.Done():
+		return false
+	default:
+		return true
+	}
+}
+
 // LogFile is the file with the output of the process.
 func (d *Daemon) LogFile() string { return d.log }
 

@@ -201,7 +201,10 @@ func (e *Edge) settings(cfg EdgeConfig) error {
 			e.Edge.SetSysctl("net/ipv4/conf/"+ifname+"/rp_filter", "1"))
 	}
 	// The client stands for many: more source ports than the default of a host.
-	errs = append(errs, e.Client.SetSysctl("net/ipv4/ip_local_port_range", "1024 65535"))
+	// Ports 20000 to 20999 are left to connections that name their port.
+	errs = append(errs,
+		e.Client.SetSysctl("net/ipv4/ip_local_port_range", "1024 65535"),
+		e.Client.SetSysctl("net/ipv4/ip_local_reserved_ports", "20000-20999"))
 	return errors.Join(errs...)
 }
 

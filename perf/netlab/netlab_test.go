@@ -153,6 +153,17 @@ func TestWireProcessSeesItsNamespaceAndDiesWithIt(t *testing.T) {
 	}
 }
 
+func TestWireForwardJoinsConnections(t *testing.T) {
+	e := newEdge(t, EdgeConfig{})
+	to := netip.MustParseAddrPort("127.0.0.1:8080")
+	echoOnce(t, e.Client, to)
+	at, err := e.Forward(e.Edge, "127.0.0.1:0", func(net.Conn) (net.Conn, error) { return e.Client.DialContext(t.Context(), "tcp", to.String()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkEcho(t, e.Edge, netip.MustParseAddrPort(at.String()))
+}
+
 func TestWireSysctlsBelongToTheNamespace(t *testing.T) {
 	e := newEdge(t, EdgeConfig{})
 	const key = "net/ipv4/conf/all/rp_filter"

@@ -2,6 +2,7 @@ package netlab
 
 import (
 	"context"
+	"io"
 	"net"
 )
 
@@ -41,4 +42,41 @@ func (n *Namespace) DialWith(ctx context.Context, d *net.Dialer, network, addres
 		return err
 	})
 	return c, err
+}
+
+// Forward joins each TCP connection to an address of the namespace with one that to makes for it, until Close. It
+// returns the address, whose port may have been 0.
+func (l *Lab) Forward(n *Namespace, address string, to func(in net.Conn) (net.Conn, error)) (net.Addr, error) {
+	listener, err := n.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	l.OnClose(listener.Close)
+	go func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go join(in, to)
+		}
+	}()
+	return listener.Addr(), nil
+}
+
+// join copies between a connection and that which to makes for it, until both ends have closed.
+func join(in net.Conn, to func(net.Conn) (net.Conn, error)) {
+	defer in.Close()
+	out, err := to(in)
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	go func() {
+		_, _ = io.Copy(out, in)
+		if half, ok := out.(interface{ CloseWrite() error }); ok {
+			_ = half.CloseWrite()
+		}
+	}()
+	_, _ = io.Copy(in, out)
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -81,23 +80,21 @@ func pin(tid, cpu int) error {
 }
 
 // placeSelf gives this process, in which loads are made, the load core and
-// precedence there, and returns a function that undoes it. The session gets precedence too:
-// its threads compete there with others.
+// precedence there, and returns a function that undoes it. A session that it leads gets precedence too:
+// its threads compete there with others. See LeadSession.
 func (b *Bed) placeSelf() (restore func() error, err error) {
 	var was unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &was); err != nil {
 		return nil, err
 	}
-	group, _ := os.ReadFile("/proc/self/autogroup") // "/autogroup-7 nice 0"
 	restore = func() error {
-		if i := strings.LastIndexByte(strings.TrimSpace(string(group)), ' '); i > 0 {
-			_ = os.WriteFile("/proc/self/autogroup", []byte(strings.TrimSpace(string(group))[i+1:]), 0)
-		}
 		return eachThread(func(tid int) error {
 			return errors.Join(unix.SchedSetaffinity(tid, &was), unix.Setpriority(unix.PRIO_PROCESS, tid, 0))
 		})
 	}
-	err = firstSession(os.Getpid())
+	if leads() {
+		err = firstSession(os.Getpid())
+	}
 	if err == nil {
 		err = eachThread(func(tid int) error { return errors.Join(pin(tid, b.LoadCore), first(tid)) })
 	}

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,6 +71,15 @@ func (m *matrix) compile(ctx context.Context, name string, command ...string) er
 
 // initramfs writes the first file system of a boot.
 func (m *matrix) initramfs(file string, k *Kernel, j *job.Job, group []Case) error {
+	programs := map[string]string{"weir": m.built["weir"], "guest": m.built["guest"]}
+	for _, c := range group {
+		programs[c.binary()] = m.built[c.binary()]
+	}
+	return k.jobInitramfs(file, j, programs)
+}
+
+// jobInitramfs writes the first file system of a boot that does a job, with programs by their names.
+func (k *Kernel) jobInitramfs(file string, j *job.Job, programs map[string]string) error {
 	f, err := os.Create(file)
 	if err != nil {
 		return err
@@ -76,15 +87,8 @@ func (m *matrix) initramfs(file string, k *Kernel, j *job.Job, group []Case) err
 	defer f.Close()
 	a := newArchive(f)
 	a.device("dev/console", 5, 1)
-	for _, name := range []string{"weir", "guest"} {
-		a.file("vm/"+name, m.built[name])
-	}
-	packed := map[string]bool{}
-	for _, c := range group {
-		if !packed[c.binary()] {
-			packed[c.binary()] = true
-			a.file("vm/"+c.binary(), m.built[c.binary()])
-		}
+	for _, name := range slices.Sorted(maps.Keys(programs)) {
+		a.file("vm/"+name, programs[name])
 	}
 	if err := k.addModules(a, bootModules); err != nil {
 		return err
@@ -102,6 +106,9 @@ func (m *matrix) initramfs(file string, k *Kernel, j *job.Job, group []Case) err
 func (m *matrix) once(ctx context.Context, k *Kernel, group []Case, dir string, current *string) (time.Duration, error) {
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return 0, err
+	}
+	if group[0].Host {
+		return 0, m.onHost(ctx, k, group, dir, current)
 	}
 	nics, err := nicsOf(group[0].NICs)
 	if err != nil {

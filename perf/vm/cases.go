@@ -20,6 +20,7 @@ type Case struct {
 	NICs    string   // arrangement of emulated NICs; "": veth pairs alone
 	Seconds float64  // that suffice on a quiet machine without emulation
 	Short   bool     // in continuous integration, too
+	Host    bool     // the tests run on this machine, and boot virtual machines: see StartNode
 	Omit    []Omission
 }
 
@@ -47,7 +48,7 @@ const packets = "^TestWirePackets$/^(flow|new|snat|no-endpoint|icmp-error)$/.*/^
 
 // repeats is the tests of the programs that read the flow table: that they load, and do what
 // the packet loop does.
-const repeats = "^TestKernel(Repeats|FindsFlowsOfAFullTable)$"
+const repeats = "^TestKernel(Repeats|FindsFlowsOfAFullTable)$|TakenByFlow$"
 
 // kubernetes is the control plane and kube-proxy.
 var kubernetes = []string{"KUBEENV_BIN=discovery/kube/kubeenv/build.sh", "KUBEPROXY_BIN=discovery/kube/kubeenv/kubeproxy/build.sh"}
@@ -75,6 +76,8 @@ var Cases = []Case{
 	{Name: "nic-e1000e", Package: "cmd/weir/e2e", Run: onNICs, NICs: "e1000e", Seconds: 60},
 	{Name: "nic-igb", Package: "cmd/weir/e2e", Run: onNICs, NICs: "igb", Env: []string{"WEIR_NIC_QUEUES=2"}, Seconds: 60},
 	{Name: "nic-vmxnet3", Package: "cmd/weir/e2e", Run: onNICs, NICs: "vmxnet3", Seconds: 60, Omit: []Omission{largeFrames}},
+	{Name: "lan", Package: "cmd/weir/e2e/lan", Run: "^TestGuestOwnerDies$", NICs: "virtio-net-pci", Host: true, Seconds: 60, Short: true},
+	{Name: "lan-vlan", Package: "cmd/weir/e2e/lan", Run: "^TestGuestOwnersOnAVLAN$", Seconds: 30},
 	{Name: "nic-bond", Package: "cmd/weir/e2e", Run: "^TestGuestBond$/802.3ad", NICs: "igb", Seconds: 60},
 	{Name: "packets", Package: "cmd/weir/e2e/packet", Run: packets, Seconds: 30},
 	{Name: "packets-xdp", Package: "cmd/weir/e2e/packet", Run: "^TestWirePackets$/^cached$/.*/^nat$/.*/^untagged$", Env: []string{"WEIR_CACHE=xdp"}, Seconds: 30},
@@ -143,15 +146,21 @@ func names(list []Case) []string {
 	return n
 }
 
-// boots groups cases by their NICs, in the order of the list: each group shares a boot.
+// boots groups cases by their NICs, in the order of the list: each group shares a boot. Cases on
+// this machine boot by themselves.
 func boots(list []Case) [][]Case {
+	type kind struct {
+		nics string
+		host bool
+	}
 	var groups [][]Case
-	at := map[string]int{}
+	at := map[kind]int{}
 	for _, c := range list {
-		i, ok := at[c.NICs]
+		k := kind{c.NICs, c.Host}
+		i, ok := at[k]
 		if !ok {
 			i = len(groups)
-			at[c.NICs] = i
+			at[k] = i
 			groups = append(groups, nil)
 		}
 		groups[i] = append(groups[i], c)

@@ -9,4 +9,6 @@
 //
 // The cases of a kernel that need the same NICs share a boot. The verdict of a case is that
 // of its test binary; a kernel that reports a defect of its own meanwhile fails the case too.
+// The tests of a case with Host run on this machine, where virtual machines are nodes on a
+// network of namespaces.
 package vm

@@ -37,10 +37,7 @@ func onTaps(model string) (n nics, err error) {
 	var pairs []string
 	for i := range 2 * nicPairs {
 		id, mac := tapName(i), nicMAC(i)
-		n.args = append(n.args,
-			"-netdev", fmt.Sprintf("tap,id=%s,ifname=%[1]s,script=no,downscript=no,vhost=off,queues=%d", id, tapQueues),
-			// A vector for each ring, the control queue and changes of the configuration.
-			"-device", fmt.Sprintf("%s,netdev=%s,mac=%s,mq=on,vectors=%d", model, id, mac, 2*tapQueues+2))
+		n.args = append(n.args, onTap(model, id, mac)...)
 		if i%2 == 1 {
 			pairs = append(pairs, nicMAC(i-1)+"="+mac)
 		}
@@ -51,6 +48,34 @@ func onTaps(model string) (n nics, err error) {
 
 func tapName(i int) string { return fmt.Sprintf("tap%d", i) }
 
+// addTap makes a tap in the network namespace of this thread, up. It persists; the emulator opens the
+// queues.
+func addTap(name string) error {
+	tap := &netlink.Tuntap{
+		LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.TUNTAP_MODE_TAP,
+		Flags: netlink.TUNTAP_MULTI_QUEUE_DEFAULTS, Queues: tapQueues,
+	}
+	if err := netlink.LinkAdd(tap); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	for _, f := range tap.Fds {
+		f.Close()
+	}
+	if err := netlink.LinkSetUp(tap); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// onTap is a NIC of a virtual machine on a tap.
+func onTap(model, tap, mac string) []string {
+	return []string{
+		"-netdev", fmt.Sprintf("tap,id=%s,ifname=%[1]s,script=no,downscript=no,vhost=off,queues=%d", tap, tapQueues),
+		// A vector for each ring, the control queue and changes of the configuration.
+		"-device", fmt.Sprintf("%s,netdev=%s,mac=%s,mq=on,vectors=%d", model, tap, mac, 2*tapQueues+2),
+	}
+}
+
 func makeTaps() error {
 	for pair := range nicPairs {
 		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("pair%d", pair), MTU: 1500}}
@@ -58,18 +83,15 @@ func makeTaps() error {
 			return fmt.Errorf("%s: %w", bridge.Name, err)
 		}
 		for _, i := range []int{2 * pair, 2*pair + 1} {
-			tap := &netlink.Tuntap{
-				LinkAttrs: netlink.LinkAttrs{Name: tapName(i)}, Mode: netlink.TUNTAP_MODE_TAP,
-				Flags: netlink.TUNTAP_MULTI_QUEUE_DEFAULTS, Queues: tapQueues,
+			if err := addTap(tapName(i)); err != nil {
+				return err
 			}
-			if err := netlink.LinkAdd(tap); err != nil {
-				return fmt.Errorf("%s: %w", tap.Name, err)
+			tap, err := netlink.LinkByName(tapName(i))
+			if err == nil {
+				err = netlink.LinkSetMaster(tap, bridge)
 			}
-			for _, f := range tap.Fds { // it persists; the emulator opens the queues
-				f.Close()
-			}
-			if err := errors.Join(netlink.LinkSetMaster(tap, bridge), netlink.LinkSetUp(tap)); err != nil {
-				return fmt.Errorf("%s: %w", tap.Name, err)
+			if err != nil {
+				return fmt.Errorf("%s: %w", tapName(i), err)
 			}
 		}
 	}

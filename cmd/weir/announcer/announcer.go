@@ -19,6 +19,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/source"
 	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/aligned"
 	"github.com/weirlb/weir/lb/announce"
 	"github.com/weirlb/weir/lb/announce/bgp"
 	"github.com/weirlb/weir/lb/route"
@@ -72,8 +73,12 @@ type Announcer struct {
 	links     *links // nil: nothing is announced on links
 }
 
-// healthEvery is how often the health of the packet path is asked for.
-const healthEvery = 100 * time.Millisecond
+// healthEvery is how often the health of the packet path is asked for. With links that is when
+// their loops run, and at the latest after healthAtLatest.
+const (
+	healthEvery    = 100 * time.Millisecond
+	healthAtLatest = 250 * time.Millisecond
+)
 
 // holdWithoutView is how long routes that were there before this process stay without a view of
 // Services.
@@ -376,14 +381,19 @@ func (a *Announcer) Run(ctx context.Context, endLingering func(now time.Time)) e
 	if a.source != nil {
 		tasks.Go(func() { a.followObjects(ctx) })
 	}
-	tick := time.NewTicker(healthEvery)
+	every, ran := healthEvery, (<-chan time.Time)(nil)
+	if a.links != nil {
+		every, ran = healthAtLatest, a.links.ran
+	}
+	tick := aligned.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			a.Look()
+		case <-ran:
 		}
+		a.Look()
 	}
 }

@@ -2,6 +2,7 @@ package announcer
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,7 +22,7 @@ func (a *Announcer) Explain(address netip.Addr, shown func(*table.FrontendEntry)
 	published := a.path.Tables().Load()
 	for _, f := range frontends {
 		x := api.AddressFrontend{
-			Service: f.Service, Address: f.at.String(), Protocol: header.ProtocolName(f.proto), Programmed: f.Programmed,
+			Service: f.Service, Address: f.at, Protocol: header.ProtocolName(f.proto), Programmed: f.Programmed,
 			Endpoints: []api.FrontendEndpoint{},
 		}
 		if entry := published.Lookup(&f.key); f.Programmed && entry != nil {
@@ -65,6 +66,12 @@ func (a *Announcer) explain(address netip.Addr) (*api.AddressExplanation, []anno
 	for _, r := range a.routes {
 		if r.Prefix.Contains(address) {
 			out.Routes = append(out.Routes, r.Prefix.String())
+			if r.Limited {
+				if out.LimitedTo == nil {
+					out.LimitedTo = map[string][]string{}
+				}
+				out.LimitedTo[r.Prefix.String()] = slices.Sorted(maps.Keys(r.Peers))
+			}
 		}
 	}
 	var frontends []announcedFrontend
@@ -164,8 +171,7 @@ func choiceAmong(published *table.Snapshot, frontends []announcedFrontend) (hash
 
 // choiceOf is a hash of a frontend and of how it chooses.
 func choiceOf(f *table.FrontendEntry) uint64 {
-	k := table.MakeKey(f.AddrPort, f.Proto)
-	return f.Pool.ChoiceHash() ^ (k.W2<<8|uint64(f.Mode))*0x9e3779b97f4a7c15
+	return f.Pool.ChoiceHash() ^ (f.Key.W2<<8|uint64(f.Mode))*0x9e3779b97f4a7c15
 }
 
 func choiceText(hash uint64) string { return fmt.Sprintf("%016x", hash) }

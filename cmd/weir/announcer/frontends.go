@@ -13,7 +13,7 @@ import (
 type announcedFrontend struct {
 	announce.Frontend
 	address netip.Addr
-	at      netip.AddrPort
+	at      string
 	proto   uint8
 	key     table.Key
 	held    bool // by another Service
@@ -28,7 +28,7 @@ func frontendsOf(s *table.Service) (out []announcedFrontend) {
 			continue
 		}
 		p := &s.Pools[f.Pool]
-		x := announcedFrontend{address: f.AddrPort.Addr().Unmap(), at: f.AddrPort, proto: f.Proto, key: table.MakeKey(f.AddrPort, f.Proto)}
+		x := announcedFrontend{address: f.AddrPort.Addr().Unmap(), at: table.AddressText(f.AddrPort, f.LastPort), proto: f.Proto, key: f.Key()}
 		x.Service, x.Namespace, x.Created, x.Changed = s.Name, namespace, s.Created, s.PolicyChanged
 		x.Labels = s.Labels
 		x.External, x.Endpoints = f.Kind == table.ExternalIP, len(p.Endpoints)

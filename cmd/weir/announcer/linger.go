@@ -97,20 +97,48 @@ func (l *lingering) yield(put []table.Service) (fewer []*lingeringService) {
 	if len(l.services) == 0 {
 		return nil
 	}
-	claimed := map[table.Key]string{}
+	type at struct {
+		netip.Addr
+		proto uint8
+	}
+	type claim struct {
+		ports portSpan
+		name  string
+	}
+	claimed, ranges := map[table.Key]string{}, map[at][]claim{}
 	for i := range put {
 		for _, f := range put[i].Frontends {
-			claimed[table.MakeKey(f.AddrPort, f.Proto)] = put[i].Name
+			claimed[f.Key()] = put[i].Name
+			if f.LastPort != 0 {
+				k := at{f.AddrPort.Addr(), f.Proto}
+				ranges[k] = append(ranges[k], claim{spanOf(f.AddrPort, f.LastPort), put[i].Name})
+			}
 		}
 	}
 	for name, s := range l.services {
 		before := len(s.frontends)
-		maps.DeleteFunc(s.frontends, func(k table.Key, _ lingeringFrontend) bool { return claimed[k] != "" && claimed[k] != name })
+		maps.DeleteFunc(s.frontends, func(k table.Key, f lingeringFrontend) bool {
+			ports := spanOf(f.entry.AddrPort, f.entry.LastPort)
+			return claimed[k] != "" && claimed[k] != name ||
+				slices.ContainsFunc(ranges[at{f.entry.AddrPort.Addr(), f.entry.Proto}], func(c claim) bool { return c.name != name && ports.hides(c.ports) })
+		})
 		if len(s.frontends) < before {
 			fewer = append(fewer, s)
 		}
 	}
 	return fewer
+}
+
+// portSpan is a port, or a range of ports.
+type portSpan struct{ first, last uint16 }
+
+func spanOf(ap netip.AddrPort, last uint16) portSpan {
+	return portSpan{ap.Port(), max(ap.Port(), last)}
+}
+
+// hides reports whether frontends of s would keep ports from one of o: those of fewer ports have them.
+func (s portSpan) hides(o portSpan) bool {
+	return s.first <= o.last && o.first <= s.last && s.last-s.first <= o.last-o.first
 }
 
 // renew adds a Service to a batch with the frontends that linger still.
@@ -186,13 +214,14 @@ func cloneService(s *table.Service) *table.Service {
 func (s *lingeringService) served() *table.Service {
 	out := cloneService(s.version)
 	out.Frontends = slices.DeleteFunc(out.Frontends, func(x table.Frontend) bool {
-		_, lingers := s.frontends[table.MakeKey(x.AddrPort, x.Proto)]
+		_, lingers := s.frontends[x.Key()]
 		return lingers
 	})
 	for _, f := range s.frontends {
 		e := f.entry
 		frontend := table.Frontend{
 			AddrPort: e.AddrPort, Proto: e.Proto, Kind: e.Kind, Pool: len(out.Pools), Mode: e.Mode, ClusterScope: e.ClusterScope,
+			LastPort: e.LastPort, Port: e.ListedPort(),
 		}
 		pool := table.Pool{Algorithm: e.Pool.Algorithm(), AffinitySeconds: e.Pool.AffinitySeconds(), OnEmpty: e.Pool.OnEmpty(), Tier: e.Pool.Tier()}
 		for _, x := range e.Pool.Endpoints() {

@@ -164,3 +164,49 @@ func TestSourceRangesDoNotLinger(t *testing.T) {
 		}
 	}
 }
+
+// A frontend that lingers yields where it would keep ports from that of another Service: frontends with fewer ports
+// have them.
+func TestLingeringFrontendsYieldToRanges(t *testing.T) {
+	const vip = "203.0.113.1"
+	at := func(name string, first, last uint16) table.Service {
+		s := webAt(1, vip)
+		s.Name = name
+		s.Frontends[0].AddrPort, s.Frontends[0].LastPort = netip.AddrPortFrom(netip.MustParseAddr(vip), first), last
+		return s
+	}
+	for name, c := range map[string]struct {
+		had, claimed [2]uint16
+		want         bool // it lingers
+	}{
+		"the same":                {[2]uint16{80, 90}, [2]uint16{80, 90}, false},
+		"a port in a range":       {[2]uint16{85, 0}, [2]uint16{80, 90}, false},
+		"a range in a range":      {[2]uint16{82, 84}, [2]uint16{80, 90}, false},
+		"ranges with common ones": {[2]uint16{75, 85}, [2]uint16{80, 90}, false},
+		"a range with the port":   {[2]uint16{80, 90}, [2]uint16{85, 0}, true},
+		"other ports":             {[2]uint16{80, 90}, [2]uint16{91, 95}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := startAnnouncer(&spoken{}, nil, announce.Settings{Allow: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}})
+			a.ask(announce.Node{})
+			a.lingering.time.Store(int64(time.Hour))
+			tables := table.New(table.Config{Tick: func() uint32 { return 0 }})
+			publish := func(put []table.Service, del []string) {
+				now, gone, _ := a.Leaving(put, del, tables)
+				if _, err := tables.Apply(now, gone); err != nil {
+					t.Fatal(err)
+				}
+				a.published(put, tables.Load(), func(table.Key) bool { return true })
+			}
+			publish([]table.Service{at("test/had", c.had[0], c.had[1])}, nil)
+			publish(nil, []string{"test/had"})
+			if tables.Load().Frontends() != 1 {
+				t.Fatal("it does not linger")
+			}
+			publish([]table.Service{at("test/claims", c.claimed[0], c.claimed[1])}, nil)
+			if got := tables.Load().Frontends() == 2; got != c.want {
+				t.Errorf("lingers: %t, want %t", got, c.want)
+			}
+		})
+	}
+}

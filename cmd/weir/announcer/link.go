@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// reclaimFor is how long after the end of a drain a node takes back its addresses: until then
-	// they have settled.
+	// reclaimFor is how long a node that may own an address takes back its own after the end of a drain:
+	// until then they have settled.
 	reclaimFor = 15 * time.Second
 	// rivalFor is how long another host that claims an address is a problem.
 	rivalFor = 5 * time.Minute
@@ -33,6 +33,7 @@ type links struct {
 	speaker *l2.Speaker
 	key     bool
 	events  *event.Ring
+	ran     chan time.Time // of l2.Config.Ran
 }
 
 // newLinks starts the announcement on links; nil where none is asked for.
@@ -45,12 +46,19 @@ func newLinks(cfg *config.Configuration, path packetPath, linger func() time.Dur
 	if err != nil {
 		return nil, fmt.Errorf("announce.l2.keyFile: %w", err)
 	}
-	k := &links{events: events, key: key != nil}
+	k := &links{events: events, key: key != nil, ran: make(chan time.Time, 1)}
 	k.speaker, err = l2.New(l2.Config{
 		Node: cfg.NodeName, Interfaces: c.Interfaces, Key: key, Preempt: c.Preempt,
-		Linger: linger, Local: path.Router().Local, Event: k.tell, Log: log,
+		Linger: linger, Local: path.Router().Local, Event: k.tell, Ran: k.linksRan, Log: log,
 	})
 	return k, err
+}
+
+func (k *links) linksRan() {
+	select {
+	case k.ran <- time.Time{}:
+	default:
+	}
 }
 
 func (k *links) close() {

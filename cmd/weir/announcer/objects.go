@@ -53,8 +53,8 @@ type objects struct {
 	refused string
 	// from is where the objects of the API server are from: api.ObjectsWaiting and so on.
 	from string
-	// internal is a BGPPeer that is in the node's own autonomous system, "" for none.
-	internal string
+	// unprepended is why paths cannot be prepended to, "" if they can.
+	unprepended string
 }
 
 // newObjects decodes the objects. One with a fault is out of service alone.
@@ -77,7 +77,7 @@ func newObjects(cfg *config.Configuration, in *objectInput) *objects {
 	}
 	c := addresspool.Decode(list)
 	o.Announcement = *c.Announcement(addresspool.Node{
-		Name: cfg.NodeName, Routers: len(a.Peers) > 0, Links: len(a.L2.Interfaces) > 0, ASN: uint32(a.ASN), Labels: in.labels, Secret: in.secret,
+		Name: cfg.NodeName, Links: len(a.L2.Interfaces) > 0, ASN: uint32(a.ASN), Labels: in.labels, Secret: in.secret,
 	})
 	if in.unread != nil {
 		o.faults, o.unread = append(o.faults, in.unread), true
@@ -160,15 +160,19 @@ func faultText(err error) string {
 
 // checkPrepend looks whether the paths can be prepended to. A router of the node's own autonomous
 // system takes a path with its number for a loop, and drops the route; GoBGP has one path for all
-// routers. A route without the prepending reaches them all.
+// routers. A path of localASN alone would have the node's other number. A route without the
+// prepending reaches them all.
 func (o *objects) checkPrepend(c *config.Announce) {
 	for i := range o.Peers {
-		if p := &o.Peers[i]; p.ASN == p.MyASN {
-			o.internal = p.Name
+		switch p := &o.Peers[i]; {
+		case p.ASN == p.MyASN:
+			o.unprepended = fmt.Sprintf("BGPPeer %s has peerASN equal to myASN (iBGP), and takes a path with its own number for a loop", p.Name)
+		case p.LocalASN != 0:
+			o.unprepended = fmt.Sprintf("BGPPeer %s has localASN, and the path would have myASN as well", p.Name)
 		}
 	}
-	if o.internal != "" && c.Prepend > 0 {
-		o.faults = append(o.faults, fmt.Errorf("announce.prepend: is not done, since BGPPeer %s has peerASN equal to myASN (iBGP), and takes a path with its own number for a loop; set it to 0, and use localPref", o.internal))
+	if o.unprepended != "" && c.Prepend > 0 {
+		o.faults = append(o.faults, fmt.Errorf("announce.prepend: is not done, since %s; set it to 0, and use localPref", o.unprepended))
 	}
 }
 
@@ -226,7 +230,7 @@ func (a *Announcer) objectStatus() *api.AnnounceObjects {
 func (o *objects) settings(c *config.Announce) announce.Settings {
 	s := c.Settings()
 	s.MaxPerNamespace, s.MaxPerService = o.limits.Namespace(s.MaxAddresses), o.limits.Service(s.MaxAddresses)
-	if o.internal != "" {
+	if o.unprepended != "" {
 		s.Attributes.Prepend = 0
 	}
 	for i := range o.Routes {
@@ -234,6 +238,7 @@ func (o *objects) settings(c *config.Announce) announce.Settings {
 		x := announce.Advertisement{
 			Allow: r.Prefixes, Aggregate4: r.Aggregate4, Aggregate6: r.Aggregate6, Selects: selects(r.Services),
 			Attributes: announce.Attributes{Communities: r.Communities, LargeCommunities: r.LargeCommunities},
+			Peers:      o.peersOf(r, c),
 		}
 		if r.LocalPref > 0 {
 			x.Attributes.LocalPref = &r.LocalPref
@@ -245,6 +250,21 @@ func (o *objects) settings(c *config.Announce) announce.Settings {
 		s.Advertisements = append(s.Advertisements, announce.Advertisement{Allow: l.Prefixes, Selects: selects(l.Services), Link: true, Interfaces: l.Interfaces})
 	}
 	return s
+}
+
+// peersOf are the routers of this node that an advertisement is for, by the names of their sessions;
+// nil: all.
+func (o *objects) peersOf(r *addresspool.Advertised, c *config.Announce) []string {
+	if len(r.Peers) == 0 {
+		return nil
+	}
+	out := []string{}
+	for i := range o.Peers {
+		if c.Speaker == config.AnnounceBGP && slices.Contains(r.Peers, o.Peers[i].Name) {
+			out = append(out, o.neighbors[i].Name())
+		}
+	}
+	return out
 }
 
 // selects is the function of label selectors, nil for none.

@@ -63,7 +63,7 @@ const objectRestart = 120 * time.Second
 // neighborOf is the session of a BGPPeer on a node with these addresses, nil for unknown ones.
 func neighborOf(p *addresspool.Peer, node []route.Address) (bgp.Neighbor, error) {
 	c := config.Peer{} // for the defaults
-	n := bgp.Neighbor{Interface: p.Interface, ASN: p.ASN, Port: p.Port, Password: p.Key, Hold: cmp.Or(p.Hold, c.Hold())}
+	n := bgp.Neighbor{Interface: p.Interface, ASN: p.ASN, LocalASN: p.LocalASN, Port: p.Port, Password: p.Key, Hold: cmp.Or(p.Hold, c.Hold())}
 	n.Keepalive = min(cmp.Or(p.Keepalive, n.Hold/3), n.Hold/3).Truncate(time.Second)
 	if p.EBGPMultiHop {
 		n.MultihopTTL = 255

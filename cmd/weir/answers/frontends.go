@@ -1,6 +1,7 @@
 package answers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -62,7 +63,7 @@ func (src *Source) Frontends(context.Context) (api.Stream, error) {
 		w.List("frontends")
 		for f := range published.All() {
 			shown := src.frontend(f)
-			shown.PortName = names[servicePort{f.ServiceName, shown.Protocol, f.AddrPort.Port(), f.Kind == table.NodePort}]
+			shown.PortName = names[servicePort{f.ServiceName, shown.Protocol, cmp.Or(f.ListedPort(), f.AddrPort.Port()), f.Kind == table.NodePort}]
 			if err := w.Element(&shown); err != nil {
 				return err
 			}
@@ -104,7 +105,7 @@ func portNames(services []*discovery.Service) map[servicePort]string {
 
 func (src *Source) frontend(f *table.FrontendEntry) api.Frontend {
 	out := api.Frontend{
-		Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: header.ProtocolName(f.Proto), Kind: f.Kind.String(), Mode: translate.ModeName(f.Mode),
+		Service: f.ServiceName, Address: f.Address(), Protocol: header.ProtocolName(f.Proto), Kind: f.Kind.String(), Mode: translate.ModeName(f.Mode),
 		Tier: f.Pool.Tier(), OnEmpty: onEmptyText[f.Pool.OnEmpty()], Endpoints: []api.FrontendEndpoint{},
 	}
 	var total float64
@@ -131,7 +132,7 @@ func (src *Source) frontendsHash() uint32 {
 			continue // on the node's own addresses
 		}
 		h := fnv.New32a()
-		fmt.Fprintf(h, "%s %s %d", f.ServiceName, f.AddrPort, f.Proto)
+		fmt.Fprintf(h, "%s %s %d", f.ServiceName, f.Address(), f.Proto)
 		sum += h.Sum32()
 	}
 	return sum

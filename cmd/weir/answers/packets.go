@@ -188,7 +188,7 @@ func lostOf(t *tap.Tap, name func(int32) string) (out []api.LostFrames) {
 func (src *Source) frontendsOf(name string) (list []pcapfilter.Frontend, err error) {
 	for f := range src.LB.Tables().Load().All() {
 		if f.ServiceName == name {
-			list = append(list, pcapfilter.Frontend{Addr: f.AddrPort, Proto: f.Proto})
+			list = append(list, pcapfilter.Frontend{Addr: f.AddrPort, Proto: f.Proto, LastPort: f.LastPort})
 		}
 	}
 	return list, nil

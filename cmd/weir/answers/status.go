@@ -47,6 +47,9 @@ func (src *Source) Status(context.Context) (*api.Status, error) {
 			s.Drops[reason] += n
 		}
 	}
+	for _, l := range p.Denied {
+		s.DenyLists = append(s.DenyLists, api.DenyList{Name: l.Name, Prefixes: l.Prefixes, Packets: l.Packets, EndedFlows: l.Ended})
+	}
 	for _, n := range p.Neighbors {
 		s.Neighbors = append(s.Neighbors, api.Neighbor{
 			Address: n.NextHop, Interface: n.Interface, MAC: macText(n.MAC), State: n.State.String(),
@@ -115,7 +118,7 @@ func (src *Source) discoveryStatus() api.Discovery {
 		out.WatchErrors = c.WatchErrors()
 	}
 	stats := src.Services.Stats()
-	out.Slices, out.FQDNSlices = stats.Slices, stats.FQDNSlices
+	out.Slices, out.FQDNSlices, out.NamedEndpoints = stats.Slices, stats.FQDNSlices, stats.NamedEndpoints
 	out.Mirrored, out.RefusedEndpoints, out.ServicesRemoved = stats.Mirrored, stats.RefusedEndpoints, src.Removed()
 	out.Services = stats.Services
 	return out
@@ -166,6 +169,7 @@ func flowStatus(p *lb.Status) api.Flows {
 		Current: uint64(p.Flows), Max: uint64(p.MaxFlows), MemoryBytes: uint64(p.FlowMemory),
 		Created: f.Created, Expired: f.Expired, Evicted: f.Evicted, NoPort: noPort, Full: full,
 		Adopted: uint64(f.Restored), ByState: map[string]uint64{}, DisplacedBy: map[string]uint64{},
+		SNATPorts: api.SNATPorts{Ports: p.SNATPorts.Ports, Count: p.SNATPorts.Count, Reason: p.SNATPorts.Reason},
 	}
 	for state, n := range f.ByState {
 		if n > 0 {

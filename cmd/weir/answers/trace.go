@@ -12,6 +12,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/lb"
 	"github.com/weirlb/weir/lb/header"
+	"github.com/weirlb/weir/lb/localports"
 	"github.com/weirlb/weir/lb/pcapfilter"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
@@ -46,13 +47,13 @@ func (src *Source) Trace(_ context.Context, q *api.TraceQuery) (*api.Trace, erro
 	} else {
 		out.Steering = t.Steering.String()
 	}
-	if t.SteeringErr == nil && t.Steering != steer.Redirected {
+	if t.SteeringErr == nil && t.Steering != steer.Redirected && t.Steering != steer.Denied {
 		out.Verdict = "kernel"
 		return out, nil
 	}
 	out.Verdict = t.Verdict.String()
 	if t.HasReason {
-		out.Reason, out.Text = t.Reason.String(), t.Reason.Text()
+		out.Reason, out.Text, out.DenyList = t.Reason.String(), t.Reason.Text(), t.DenyList
 	}
 	if t.Choice != worker.NoChoice {
 		out.Choice = src.tracedChoice(t)
@@ -81,7 +82,7 @@ func (src *Source) tracedFrontend(t *lb.Trace) *api.TracedFrontend {
 		return nil
 	}
 	out := &api.TracedFrontend{
-		Address: fe.AddrPort.String(), Service: fe.ServiceName, Kind: fe.Kind.String(), Tier: fe.Pool.Tier(),
+		Address: fe.Address(), Service: fe.ServiceName, Kind: fe.Kind.String(), Tier: fe.Pool.Tier(),
 		Endpoints: fe.Pool.Len(), Open: t.Open,
 	}
 	if p := fe.Policy; p != nil {
@@ -108,7 +109,7 @@ func (src *Source) tracedConnection(t *lb.Trace) *api.TracedConnection {
 		out.SNAT = t.SNAT.String()
 	}
 	if t.Created && t.PortLo != 0 {
-		out.SNATPorts = fmt.Sprintf("%d-%d", t.PortLo, t.PortHi)
+		out.SNATPorts = localports.Range{Lo: t.PortLo, Hi: t.PortHi}.Text()
 	}
 	return out
 }

@@ -24,6 +24,8 @@ type AddressExplanation struct {
 	// Routes are the announced prefixes that contain the address. Another address may be the
 	// reason for an aggregate.
 	Routes []string `json:"routes"`
+	// LimitedTo are the peers of each of Routes that some peers alone are told.
+	LimitedTo map[string][]string `json:"limitedTo,omitempty"`
 	// Peers are the routers: those with a session are told of Routes.
 	Peers     []AnnouncePeer    `json:"peers"`
 	Frontends []AddressFrontend `json:"frontends"`

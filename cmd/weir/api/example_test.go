@@ -55,8 +55,9 @@ func exampleStatus() *Status {
 		Flows: Flows{Current: 10, Max: 1048576, MemoryBytes: 402653184, Created: 100, Expired: 80, Evicted: 1, NoPort: 2, Full: 3, Adopted: 4,
 			ByState:     map[string]uint64{"tcp-established": 7, "udp-stream": 3, "tcp-syn-sent": 0},
 			DisplacedBy: map[string]uint64{"idle": 0, "silent": 5}, Displaced: 5},
-		Drops:    map[string]uint64{"no-conntrack-entry": 10, "martian": 10, "truncated": 11, "ttl-exceeded": 0},
-		Steering: map[string]uint64{"frontend": 1005},
+		Drops:     map[string]uint64{"no-conntrack-entry": 10, "martian": 10, "truncated": 11, "ttl-exceeded": 0},
+		DenyLists: []DenyList{{Name: "spamhaus", Prefixes: 1400, Packets: 7, EndedFlows: 2}},
+		Steering:  map[string]uint64{"frontend": 1005},
 		Neighbors: []Neighbor{
 			{Address: netip.MustParseAddr("192.0.2.254"), Interface: "eth0", MAC: "02:00:00:00:00:01", State: "valid"},
 			{Address: netip.MustParseAddr("fe80::1"), Interface: "eth0", State: "resolving"},
@@ -120,9 +121,11 @@ func exampleEndpoints() *EndpointList {
 		{
 			Service: "default/web", Port: "http", Protocol: "TCP", Address: "10.0.0.2:8080", Node: "edge-2", Zone: "a", State: "ready", Cluster: true,
 			Used: true, Policy: "Cluster", Reason: "ready: in this node's zone a", Connections: 15, Open: 12,
+			Health:   EndpointHealth{State: HealthPassing, LatencySeconds: 0.0012, FailedConnections: 3},
 			Attempts: Attempts{Answered: 40, Refused: 2, Unanswered: 1, FailedInARow: 3, LastFailure: &failed},
 		},
-		{Service: "default/web", Port: "http", Protocol: "TCP", Address: "10.0.0.3:8080", State: "not-ready", Policy: "Cluster", Reason: "not ready"},
+		{Service: "default/web", Port: "http", Protocol: "TCP", Address: "10.0.0.3:8080", State: "not-ready", Policy: "Cluster", Reason: "fails the health check: status 503; not ready",
+			Health: EndpointHealth{State: HealthFailing, Reason: "status 503"}},
 	}}
 }
 

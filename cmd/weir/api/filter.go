@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -118,6 +119,19 @@ func (m *FlowMatcher) State(state string) bool { return strings.Contains(state, 
 // Rest reports whether a flow's Service and state match.
 func (m *FlowMatcher) Rest(service, state string) bool {
 	return (m.Service == "" || m.Service == service) && m.State(state)
+}
+
+// First is the address and port, of a range of ports the first.
+func (f *Frontend) First() (netip.AddrPort, error) {
+	first, _, _ := strings.Cut(f.Address, "-") // no address has one
+	return netip.ParseAddrPort(first)
+}
+
+// Last is the last port of a range of ports, 0 for a single port.
+func (f *Frontend) Last() uint16 {
+	_, last, _ := strings.Cut(f.Address, "-")
+	n, _ := strconv.ParseUint(last, 10, 16) // not a number: none
+	return uint16(n)
 }
 
 // place is a prefix and a port; the zero value is anywhere.

@@ -79,15 +79,28 @@ func RemoveStale(path string) error {
 
 // peerPID is " (pid N)" of the process at the other end, or "".
 func peerPID(c net.Conn) string {
-	raw, err := c.(*net.UnixConn).SyscallConn()
+	p, err := peerOf(c)
+	if err != nil || p.pid == 0 { // 0: of another PID namespace
+		return ""
+	}
+	return fmt.Sprintf(" (pid %d)", p.pid)
+}
+
+// Process opens the process that serves a socket, to be waited for: it ends some time after the socket is
+// closed. The file is readable when it has ended (pidfd_open(2)), and nil where the process is not known.
+func Process(path string) *os.File {
+	c, err := net.DialTimeout("unix", path, time.Second)
 	if err != nil {
-		return ""
+		return nil
 	}
-	var cred *unix.Ucred
-	if e := raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); e != nil || err != nil {
-		return ""
+	defer c.Close()
+	p, err := peerOf(c)
+	if err != nil || p.pid == 0 {
+		return nil
 	}
-	return fmt.Sprintf(" (pid %d)", cred.Pid)
+	fd, err := unix.PidfdOpen(int(p.pid), unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil
+	}
+	return os.NewFile(uintptr(fd), "process")
 }

@@ -1,7 +1,10 @@
 package api
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -151,8 +154,30 @@ type EndpointHealth struct {
 	FailedConnections uint64 `json:"failedConnections"`
 }
 
-// HealthEjected is the state of an ejected endpoint.
-const HealthEjected = "ejected"
+// States of EndpointHealth, the worst first.
+const (
+	HealthEjected   = "ejected"
+	HealthFailing   = "failing"
+	HealthPassing   = "passing"
+	HealthUnchecked = "unchecked"
+)
+
+// Worse reports whether the state is worse than another.
+func (h *EndpointHealth) Worse(than string) bool {
+	order := []string{HealthEjected, HealthFailing, HealthPassing, HealthUnchecked}
+	return slices.Index(order, h.State) < slices.Index(order, than)
+}
+
+// Unhealthy says how many endpoints fail their check and how many are ejected, "" if none.
+func (s *ServiceState) Unhealthy() string {
+	var out []string
+	for _, state := range []string{HealthFailing, HealthEjected} {
+		if n := s.Health[state]; n > 0 {
+			out = append(out, fmt.Sprintf("%d %s", n, state))
+		}
+	}
+	return strings.Join(out, ", ")
+}
 
 // Attempts counts TCP handshakes, UDP flows and SCTP associations to an endpoint, since this
 // process knows it.

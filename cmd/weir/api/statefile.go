@@ -8,7 +8,7 @@ import (
 
 // StateFile is a file that a start trusts.
 type StateFile struct {
-	// Name is flow-table, cluster-state, sysctls or offloads.
+	// Name is flow-table, cluster-state, names, sysctls or offloads.
 	Name string `json:"name"`
 	// NotUsed counts, by cause, the files that this process found and did not use: layout (of
 	// another version), damaged, reboot (made before the last boot), size (no memory for the new

@@ -67,6 +67,8 @@ type Status struct {
 	// Drops is the sum over workers, by reason: every reason, so that a reason which has
 	// not occurred is 0 and not absent.
 	Drops map[string]uint64 `json:"drops"`
+	// DenyLists are the deny lists, in the order of the configuration.
+	DenyLists []DenyList `json:"denyLists,omitempty"`
 	// Steering are the counters of the XDP program: packets that it sent to
 	// Weir, passed to the kernel, and so on, by name.
 	Steering map[string]uint64 `json:"steering,omitempty"`
@@ -91,6 +93,15 @@ type Status struct {
 	Problems        []problem.Problem    `json:"problems"`
 	ProblemsLeftOut int                  `json:"problemsLeftOut,omitempty"`
 	ProblemCounts   map[problem.Kind]int `json:"problemCounts,omitempty"`
+}
+
+// DenyList is what a deny list does.
+type DenyList struct {
+	Name     string `json:"name"`
+	Prefixes int    `json:"prefixes"`
+	// Packets are those that were dropped, EndedFlows the flows of clients that came on the list.
+	Packets    uint64 `json:"packets"`
+	EndedFlows uint64 `json:"endedFlows"`
 }
 
 // Drain is how far a drain has come.
@@ -135,6 +146,8 @@ type Discovery struct {
 	FQDNSlices       int `json:"fqdnSlices"`
 	Mirrored         int `json:"mirrored"`
 	RefusedEndpoints int `json:"refusedEndpoints"`
+	// NamedEndpoints are the endpoints by name, each once for every slice and port number of it.
+	NamedEndpoints int `json:"namedEndpoints"`
 	// ServicesRemoved counts the Services that the source has withdrawn since
 	// the start.
 	ServicesRemoved uint64 `json:"servicesRemoved"`
@@ -288,11 +301,20 @@ type Flows struct {
 	// DisplacedBy is Displaced by class: silent, silent-stream, one-sided, idle, answered,
 	// half-open and doubted, as in "When a store is full" of lb/PROTOCOLS.md.
 	DisplacedBy map[string]uint64 `json:"displacedBy"`
-	Full        uint64            `json:"full"`    // new flows refused: table full
+	Full        uint64            `json:"full"` // new flows refused: table full
+	SNATPorts   SNATPorts         `json:"snatPorts"`
 	Adopted     uint64            `json:"adopted"` // flows taken over from the last process
 	// ByState is the number of flows per protocol and state, such as
 	// tcp-established.
 	ByState map[string]uint64 `json:"byState,omitempty"`
+}
+
+// SNATPorts are the ports of an address of the node that connections to an endpoint get.
+type SNATPorts struct {
+	Ports string `json:"ports"` // such as 61000-65535,1024-29999
+	Count int    `json:"count"` // without those that the node uses
+	// Reason is why snat.ports: auto gives no more.
+	Reason string `json:"reason,omitempty"`
 }
 
 // Neighbor is a next hop in use.
@@ -337,7 +359,7 @@ type FlowList struct {
 type Frontend struct {
 	Service  string `json:"service"` // namespace/name
 	PortName string `json:"portName,omitempty"`
-	Address  string `json:"address"` // address:port
+	Address  string `json:"address"` // address:port, or address:first-last for a range of ports
 	Protocol string `json:"protocol"`
 	// Kind is NodePort, LoadBalancer, ExternalIP or ClusterIP.
 	Kind string `json:"kind"`

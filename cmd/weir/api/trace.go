@@ -56,6 +56,8 @@ type Trace struct {
 	// Reason is a drop reason, of a drop or of a refusal, and Text explains it.
 	Reason string `json:"reason,omitempty"`
 	Text   string `json:"text,omitempty"`
+	// DenyList is the deny list that has the source, for the reason denied.
+	DenyList string `json:"denyList,omitempty"`
 	// Connection is the connection of the packet: that which exists, or else the new one.
 	Connection *TracedConnection `json:"connection,omitempty"`
 	// Frontend is that to which the packet goes; absent where it goes to none.

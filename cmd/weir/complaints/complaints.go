@@ -29,6 +29,7 @@ const (
 	Health       = "health of endpoints"
 	PacketPath   = "packet path"
 	Reload       = "reload"
+	DenyLists    = "deny lists"
 	Node         = "node"
 	Update       = "update"
 	Announcement = "announcement" // as a whole
@@ -97,9 +98,13 @@ func OfPacketPath(l *lb.LB) []problem.Problem {
 		})
 	}
 	for _, f := range l.Unsteered() {
+		why := "no room in the steering program's map"
+		if f.LastPort != 0 {
+			why = fmt.Sprintf("no room in the steering program, which has %d ranges of ports of an address and protocol, and %d of these with ranges", lb.MaxRanges, lb.MaxRanged)
+		}
 		out = append(out, problem.Problem{
 			Kind: problem.NoSteeringRoom, Object: "Service " + f.ServiceName,
-			Reason: fmt.Sprintf("%s %s: no room in the steering program's map: its packets go to the kernel", f.Kind, f.AddrPort),
+			Reason: fmt.Sprintf("%s %s: %s: its packets go to the kernel", f.Kind, f.Address(), why),
 		})
 	}
 	return out

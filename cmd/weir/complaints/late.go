@@ -6,6 +6,7 @@ import (
 
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/lb/aligned"
 )
 
 // lookForLate is how often a late update is looked for.
@@ -14,7 +15,7 @@ const lookForLate = time.Second
 // FollowLate has a late update listed as a problem. It is apart from the other problems: their
 // questions may wait for the publication.
 func FollowLate(ctx context.Context, p *healthz.Pending, problems *problem.Registry) error {
-	tick := time.NewTicker(lookForLate)
+	tick := aligned.NewTicker(lookForLate)
 	defer tick.Stop()
 	for {
 		select {

@@ -124,6 +124,7 @@ type Configuration struct {
 	ExternalIPs bool `json:"externalIPs"`
 
 	Conntrack    Conntrack    `json:"conntrack"`
+	DenyLists    []DenyList   `json:"denyLists"`
 	Flood        Flood        `json:"flood"`
 	HealthChecks HealthChecks `json:"healthChecks"`
 	Limits       Limits       `json:"limits"`
@@ -151,9 +152,9 @@ type Configuration struct {
 
 	Admin Admin `json:"admin"`
 
-	// StateDir is the directory of the last known state of the cluster, for a
-	// start while the API server is unreachable. It should survive a reboot. With
-	// "" nothing is saved, and such a start serves nothing.
+	// StateDir is the directory of the last known state of the cluster, and of the last answers of the DNS
+	// for endpoints by name, for a start while the API server or the resolver is unreachable. It should
+	// survive a reboot. With "" nothing is saved, and such a start serves nothing.
 	StateDir string `json:"stateDir"`
 
 	// MetricsBindAddress is the address of /metrics, in the text format of Prometheus; ""
@@ -232,20 +233,6 @@ type PacketMemory struct {
 	// is 4 % cheaper per packet. With zero copy and frames of 2,048 bytes some
 	// NICs (igb) lose packets of more than 1,024 bytes.
 	FrameSize AutoInt `json:"frameSize"`
-}
-
-// SNAT is the source addresses and ports of connections to endpoints in mode nat.
-type SNAT struct {
-	// Addresses are the source addresses. For addresses that the host does not
-	// own Weir uses ports 1024-65535: use them if an endpoint gets more than a
-	// few thousand connections at the same time. They must be routed to this
-	// node. The empty list means the address of the outgoing interface.
-	Addresses []string `json:"addresses"`
-	// Ports is the port range on addresses of the host. It must overlap neither
-	// the ephemeral ports of the kernel nor the node ports: a connection of the
-	// node and a connection of Weir would have the same port. The size of the range is the number of simultaneous
-	// connections per endpoint and SNAT address.
-	Ports PortRange `json:"ports"`
 }
 
 // Forwarding is how packets reach endpoints.

@@ -43,6 +43,7 @@ logging: {level: debug, format: json}
 serviceProxyName: weir
 loadBalancerClass: weir.dev/weir
 stateDir: /var/lib/weir
+denyLists: [{name: drop, file: /etc/weir/drop.txt, established: keep, scope: services}]
 flood: {newConnectionsPerPrefix: 500, ipv4PrefixLength: 28, ipv6PrefixLength: 48}
 healthChecks: {passive: "off"}
 limits: {servicePercent: 10, namespacePercent: 30}
@@ -74,6 +75,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		ProtectedPorts:    []uint16{22, 6443, 10250}, ProtectedEndpointPorts: []uint16{22, 2379},
 		ClusterIPs: true, ExternalIPs: true,
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},
+		DenyLists:          []DenyList{{"drop", "/etc/weir/drop.txt", DeniedKeep, ScopeServices}},
 		Flood:              Flood{500, 28, 48},
 		HealthChecks:       HealthChecks{PassiveOff},
 		Limits:             Limits{10, 30},
@@ -155,8 +157,8 @@ func TestUnmarshalRefuses(t *testing.T) {
 		{"no port", head + "protectedPorts: [22, ~]\n", "weir.yaml:3: protectedPorts[1]: expected an element, got nothing"},
 		{"mapping for scalar", head + "nodeName: {a: b}\n", "weir.yaml:3: nodeName: expected a string, got a mapping"},
 		{"range backwards", head + "snat: {ports: 65535-61000}\n", "weir.yaml:3: snat.ports: the range 65535-61000 ends before it begins"},
-		{"range of words", head + "snat: {ports: many}\n", `weir.yaml:3: snat.ports: expected a range of ports such as 61000-65535, got "many"`},
-		{"range as list", head + "snat: {ports: [1, 2]}\n", "weir.yaml:3: snat.ports: expected a range of ports such as 61000-65535, got a list"},
+		{"range of words", head + "snat: {ports: many}\n", `weir.yaml:3: snat.ports: expected auto, or a range of ports such as 61000-65535, got "many"`},
+		{"range as list", head + "snat: {ports: [1, 2]}\n", "weir.yaml:3: snat.ports: expected auto, or a range of ports such as 61000-65535, got a list"},
 		{"flows zero", head + "conntrack: {maxFlows: 0}\n", `weir.yaml:3: conntrack.maxFlows: expected auto or a positive number, got "0"`},
 		{"flows beyond int", head + "conntrack: {maxFlows: 99999999999}\n", `weir.yaml:3: conntrack.maxFlows: expected auto or a positive number, got "99999999999"`},
 		{"CPU twice", head + "workers: {cpus: \"1-3,2\"}\n", "weir.yaml:3: workers.cpus: CPU 2 is listed twice"},

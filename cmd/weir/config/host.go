@@ -103,7 +103,7 @@ func checkEphemeralPorts(c *Configuration, r *report, h Host) {
 		r.addf("snat.ports", "read the kernel's ephemeral ports %q: %v", bytes.TrimSpace(data), err)
 		return
 	}
-	kernel, ports := PortRange{lo, hi}, c.SNAT.Ports
+	kernel, ports := PortRange{lo, hi}, c.SNAT.Range()
 	if !kernel.Overlaps(ports) {
 		return
 	}

@@ -1,8 +1,8 @@
 package config
 
 // Limits is the parts of stores of fixed size that all tenants share: 65,536 frontends, 524,288
-// endpoints (each counted for every Service port that lists it), and announce.maxAddresses
-// announced addresses. A Service beyond its part is left to the kernel, or an address of it is
+// endpoints (each counted for every Service port that lists it), 65,536 endpoints by name (each
+// counted for every slice), and announce.maxAddresses announced addresses. A Service beyond its part is left to the kernel, or an address of it is
 // not announced. So is the youngest Service, by creationTimestamp, when a part of its namespace
 // or a store is full: the oldest have the room, also after a restart. Of each store at least 256
 // are allowed. 100 is no limit.

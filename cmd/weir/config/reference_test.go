@@ -19,7 +19,7 @@ import (
 
 const referenceHead = `# Configuration reference
 
-<!-- Written by go generate ./cmd/weir/config from the comments of config.go, interfaces.go, admin.go, announce.go, flood.go, healthchecks.go, limits.go and statuspage.go. -->
+<!-- Written by go generate ./cmd/weir/config from the comments of config.go, interfaces.go, admin.go, announce.go, denylist.go, flood.go, healthchecks.go, limits.go and statuspage.go. -->
 
 A configuration file has kind ` + "`WeirConfiguration`" + ` and is given to ` + "`weir run --config FILE`" + `.
 [deploy/weir.yaml](../../../deploy/weir.yaml) is a complete file with every default.
@@ -128,7 +128,9 @@ func groupsOf(t *testing.T) []group {
 	comments := commentsOf(t, "config.go")
 	maps.Copy(comments, commentsOf(t, "interfaces.go"))
 	maps.Copy(comments, commentsOf(t, "admin.go"))
+	maps.Copy(comments, commentsOf(t, "addresses.go"))
 	maps.Copy(comments, commentsOf(t, "kubernetes.go"))
+	maps.Copy(comments, commentsOf(t, "denylist.go"))
 	maps.Copy(comments, commentsOf(t, "flood.go"))
 	maps.Copy(comments, commentsOf(t, "healthchecks.go"))
 	maps.Copy(comments, commentsOf(t, "limits.go"))
@@ -138,6 +140,7 @@ func groupsOf(t *testing.T) []group {
 
 	def := Default()
 	def.Announce.Peers = []Peer{{BFD: &BFD{}}}
+	def.DenyLists = []DenyList{{Established: DeniedEnd, Scope: ScopeNode}}
 	def.Interfaces = []Interface{{Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookAuto}}
 	def.Discovery = Discovery{Manifests: &Manifests{}, Kubernetes: &Kubernetes{}, Names: &Names{}}
 	age := DefaultLastKnownMaxAgeHours
@@ -168,7 +171,7 @@ func groupsOf(t *testing.T) []group {
 				continue
 			}
 			f := field{path: p, text: comment, flag: flags[p]}
-			if !fv.IsZero() || fv.Kind() == reflect.Bool || fv.Type() == reflect.TypeFor[AutoInt]() || fv.Type() == reflect.TypeFor[CPUs]() {
+			if !fv.IsZero() || fv.Kind() == reflect.Bool || fv.Type() == reflect.TypeFor[AutoInt]() || fv.Type() == reflect.TypeFor[CPUs]() || fv.Type() == reflect.TypeFor[PortRange]() {
 				text, err := json.Marshal(fv.Interface())
 				if err != nil {
 					t.Fatal(err)

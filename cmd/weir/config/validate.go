@@ -60,6 +60,7 @@ func (c *Configuration) Validate() Errors {
 	validateHostVeth(c, &r)
 	validateProtectedPorts(c, &r)
 	validateConntrack(c, &r)
+	validateDenyLists(c, &r)
 	validateFlood(c, &r)
 	validateHealthChecks(c, &r)
 	validateLimits(c, &r)
@@ -162,7 +163,7 @@ func validateSNAT(c *Configuration, r *report) {
 		}
 		seen[a] = true
 	}
-	ports := c.SNAT.Ports
+	ports := c.SNAT.Range()
 	if ports.Overlaps(NodePorts) {
 		r.addf("snat.ports", "%s overlaps the node ports %s: answers to Weir and connections to node ports could not be told apart", ports, NodePorts)
 	}
@@ -334,8 +335,8 @@ func checkBindAddress(c *Configuration, r *report, path, s string) netip.AddrPor
 	}
 	// Weir takes the packets to this range on the node's addresses, so a listener in it
 	// would never be reached.
-	if !a.Addr().IsLoopback() && c.SNAT.Ports.Contains(a.Port()) {
-		r.addf(path, "port %d lies in snat.ports %s, which Weir takes on the node's addresses", a.Port(), c.SNAT.Ports)
+	if !a.Addr().IsLoopback() && c.SNAT.Range().Contains(a.Port()) {
+		r.addf(path, "port %d lies in snat.ports %s, which Weir takes on the node's addresses", a.Port(), c.SNAT.Range())
 	}
 	return a
 }

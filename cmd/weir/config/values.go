@@ -94,11 +94,16 @@ func (a *AutoInt) Set(text string) error {
 	return nil
 }
 
-// PortRange is an inclusive range of ports.
+// PortRange is an inclusive range of ports. The zero value is auto.
 type PortRange struct{ Lo, Hi uint16 }
 
-// String is "LO-HI".
-func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.Lo, r.Hi) }
+// String is "LO-HI", or auto.
+func (r PortRange) String() string {
+	if r == (PortRange{}) {
+		return auto
+	}
+	return fmt.Sprintf("%d-%d", r.Lo, r.Hi)
+}
 
 // Size is the number of ports in the range.
 func (r PortRange) Size() int { return int(r.Hi) - int(r.Lo) + 1 }
@@ -109,16 +114,20 @@ func (r PortRange) Contains(port uint16) bool { return r.Lo <= port && port <= r
 // Overlaps tells whether the ranges share a port.
 func (r PortRange) Overlaps(o PortRange) bool { return r.Lo <= o.Hi && o.Lo <= r.Hi }
 
-// MarshalJSON is "LO-HI".
+// MarshalJSON is "LO-HI", or auto.
 func (r PortRange) MarshalJSON() ([]byte, error) { return json.Marshal(r.String()) }
 
 // UnmarshalJSON parses a string or a number.
 func (r *PortRange) UnmarshalJSON(data []byte) error {
-	return unmarshal(data, r.Set, "expected a range of ports such as 61000-65535")
+	return unmarshal(data, r.Set, "expected auto, or a range of ports such as 61000-65535")
 }
 
-// Set parses "LO-HI" or a single port.
+// Set parses "LO-HI", a single port or auto.
 func (r *PortRange) Set(text string) error {
+	if text == auto {
+		*r = PortRange{}
+		return nil
+	}
 	lo, hi, isRange := strings.Cut(text, "-")
 	if !isRange {
 		hi = lo
@@ -126,7 +135,7 @@ func (r *PortRange) Set(text string) error {
 	l, errLo := parsePort(strings.TrimSpace(lo))
 	h, errHi := parsePort(strings.TrimSpace(hi))
 	if errLo != nil || errHi != nil {
-		return fmt.Errorf("expected a range of ports such as 61000-65535, got %q", text)
+		return fmt.Errorf("expected auto, or a range of ports such as 61000-65535, got %q", text)
 	}
 	if l > h {
 		return fmt.Errorf("the range %s ends before it begins", text)

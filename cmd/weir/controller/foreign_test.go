@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/weirlb/weir/discovery/addresspool"
 	"github.com/weirlb/weir/perf/netlab/patience"
@@ -131,6 +132,39 @@ func TestAnotherTypeReleasesTheAddress(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A range of ports takes each of its ports from those who share the address, for nodes give the more
+// specific frontend a port that both have. One that nodes refuse takes none.
+func TestARangeOfPortsSharesWithNoneOfItsPorts(t *testing.T) {
+	ranged := func(name, namespace string, created int64, port int32, value string) corev1.Service {
+		s := plainService(name, created, "")
+		s.Namespace, s.Annotations = namespace, map[string]string{"metallb.io/allow-shared-ip": "key", "weir.dev/port-range": value}
+		s.Spec.Ports[0].Port = port
+		return s
+	}
+	target := ranged("target", "d", 6, 20300, "20000-20300")
+	target.Spec.Ports[0].TargetPort = intstr.FromInt32(80)
+	a := &apiServer{services: []corev1.Service{
+		ranged("range", "a", 1, 20010, "20000-20099"), ranged("within", "b", 2, 20057, ""), ranged("narrower", "b", 3, 20060, "20058-20099"),
+		ranged("beside", "c", 4, 20100, "20100-20199"), ranged("refused", "d", 5, 20200, "20000-20099"), target,
+	}}
+	controls(t, a, io.Discard)
+	want := []string{
+		"range 192.0.2.1 Allocated", "within 192.0.2.2 Allocated", "narrower 192.0.2.2 Allocated",
+		"beside 192.0.2.1 Allocated", "refused 192.0.2.1 Allocated", "target 192.0.2.1 Allocated",
+	}
+	for range want {
+		if got := a.newWrite(t); !slices.Contains(want, got) {
+			t.Errorf("written: %s", got)
+		}
+	}
+	wider := ranged("beside", "c", 4, 20100, "20090-20199")
+	wider.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+	a.send(wider, "101")
+	if got := a.newWrite(t); !strings.HasPrefix(got, "beside 192.0.2.3 ") {
+		t.Errorf("written for a wider range: %s", got)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/addresspool"
 )
 
@@ -83,6 +84,9 @@ func (c *controller) describe(svc *corev1.Service) (*addresspool.Service, error)
 	}
 	for _, p := range svc.Spec.Ports {
 		s.Ports = append(s.Ports, addresspool.Port{Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP)), Port: uint16(p.Port)})
+	}
+	if r := discovery.PortRangeOf(svc); r.Last != 0 { // of a Service with a single port
+		s.Ports[0].Port, s.Ports[0].Last = r.First, r.Last
 	}
 	if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		// A selector selects in its namespace alone. Without one the Service shares with nobody.

@@ -22,6 +22,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/answers"
 	"github.com/weirlb/weir/cmd/weir/complaints"
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/denylists"
 	"github.com/weirlb/weir/cmd/weir/drains"
 	"github.com/weirlb/weir/cmd/weir/endpointhealth"
 	"github.com/weirlb/weir/cmd/weir/event"
@@ -155,7 +156,11 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := d.open(o.Sockets); err != nil {
+	lists, denied, err := denylists.Read(d.cfg.DenyLists, d.log)
+	if err != nil {
+		return err
+	}
+	if err := d.open(o.Sockets, denied); err != nil {
 		return err
 	}
 
@@ -165,6 +170,9 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	task("health checks", d.checks.Run)
 	task("health of endpoints", d.health.Run)
 	task("reload", func(ctx context.Context) error { return d.followReload(ctx, o.Signals.Reload) })
+	task("deny lists", func(ctx context.Context) error {
+		return lists.Follow(ctx, d.lb.Deny, func(list []problem.Problem) { d.problems.Set(complaints.DenyLists, problem.Weir, list...) })
+	})
 	if o.Watch != nil {
 		task("configuration file", func(ctx context.Context) error { return o.Watch.Follow(ctx, o.Signals.Reload, d.log) })
 	}
@@ -188,9 +196,9 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 }
 
 // open opens the packet path.
-func (d *Daemon) open(sockets *xsk.Transfer) (err error) {
+func (d *Daemon) open(sockets *xsk.Transfer, denied []lb.DenyList) (err error) {
 	path := packetPath(d.cfg, d.log)
-	path.Phases, path.Sockets, path.Stale = d.phases, sockets, d.removeProbePath
+	path.Phases, path.Sockets, path.Stale, path.Denied = d.phases, sockets, d.removeProbePath, denied
 	d.attempts = &answers.Attempts{
 		Table: attempts.New(table.DefaultMaxEndpoints), LB: func() *lb.LB { return d.lb }, Services: d.publisher.Served,
 	}
@@ -251,7 +259,8 @@ var reversePathFilters = map[string]worker.ReversePathFilter{
 func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 	c := lb.Config{
 		SNATAddresses: cfg.SNATAddresses(),
-		SNATPortLo:    cfg.SNAT.Ports.Lo, SNATPortHi: cfg.SNAT.Ports.Hi,
+		SNATPortLo:    cfg.SNAT.Range().Lo, SNATPortHi: cfg.SNAT.Range().Hi,
+		SNATPortsAuto: cfg.SNAT.Ports == config.PortRange{}, ProtectedPorts: cfg.OwnPorts(),
 		ConntrackPath:        cfg.Conntrack.Path,
 		MaxFlows:             int(cfg.Conntrack.MaxFlows),
 		Takeover:             time.Duration(cfg.Conntrack.TakeoverSeconds) * time.Second,

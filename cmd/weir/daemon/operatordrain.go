@@ -20,6 +20,9 @@ func (d *Daemon) DrainSelf(ctx context.Context, undo bool) (*api.Drains, error) 
 	d.drains.DrainSelf(undo)
 	d.publisher.KeepDrains()
 	d.announcer.Look()
+	if undo { // also of a node that is not drained: it may have returned
+		d.announcer.Reclaim()
+	}
 	return d.Drains(ctx)
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/complaints"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/aligned"
 )
 
 // lookEvery is how often the parts are asked that do not complain by
@@ -16,7 +17,7 @@ const lookEvery = 5 * time.Second
 
 // watchProblems keeps the list of problems up to date.
 func (d *Daemon) watchProblems(ctx context.Context) error {
-	tick := time.NewTicker(lookEvery)
+	tick := aligned.NewTicker(lookEvery)
 	defer tick.Stop()
 	var refused changes.Refusals
 	for {

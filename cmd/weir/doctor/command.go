@@ -50,7 +50,8 @@ a verdict (fault, warning, ok), the fact, and the command that mends it. It look
 problems, interfaces, offloads, queues and workers, interrupts, MTUs, locked memory,
 huge pages, XDP and TCX programs of others, neighbor tables, reverse path filter,
 forwarding, port ranges, the clock, and the rules of kube-proxy for the same frontends.
-Nothing is changed.
+Of the interfaces of announce.l2 it asks hosts as the owner of an address: a switch that
+drops ARP of addresses that are not the node's is found. Nothing is changed.
 
 --shadow compares the endpoints that kube-proxy has programmed (nftables, iptables or
 IPVS) with Weir's choice, for every frontend, with the reasons of weir explain and weir

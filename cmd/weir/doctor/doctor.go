@@ -137,6 +137,7 @@ func examine(ctx context.Context, load loader, client *api.Client) (*Report, err
 	p.paths = newSurvey(p.attached(), p.frontends)
 	p.paths.judge(p.report)
 	p.sysctls()
+	lans{p}.examine()
 	p.clock()
 	p.kubeProxy(ctx)
 	p.report.sort()

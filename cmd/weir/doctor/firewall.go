@@ -21,7 +21,7 @@ func guardedFrontends(list []api.Frontend, attached []string) (out []firewall.Fr
 	for i := range list {
 		f := &list[i]
 		protocol, _ := header.ProtocolNumber(f.Protocol)
-		to, err := netip.ParseAddrPort(f.Address)
+		to, err := f.First()
 		if err != nil {
 			continue
 		}

@@ -73,12 +73,15 @@ type reasons func(service string) *explain.Service
 // compare compares the rules of a mode with Weir's frontends. kube-proxy knows no drained endpoints.
 func compare(r *kubeproxy.Rules, frontends []api.Frontend, drained translate.DrainedSet, why reasons) Comparison {
 	out := Comparison{Mode: r.Mode, Frontends: []Compared{}}
-	met := map[kubeproxy.Frontend]bool{}
+	met, single := map[kubeproxy.Frontend]bool{}, singlePorts(frontends)
 	for i := range frontends {
 		f := &frontends[i]
-		to, err := netip.ParseAddrPort(f.Address)
+		to, err := f.First()
 		if err != nil {
 			continue
+		}
+		if f.Last() != 0 {
+			to = rangePort(r, f, to, single, why)
 		}
 		key, target, ok := r.Find(to, f.Protocol, f.Kind == "NodePort")
 		met[key] = true
@@ -106,6 +109,43 @@ func compare(r *kubeproxy.Rules, frontends []api.Frontend, drained translate.Dra
 		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Frontend, b.Frontend), strings.Compare(a.Protocol, b.Protocol))
 	})
 	return out
+}
+
+// protocolPort is an address and port of a protocol.
+type protocolPort struct {
+	netip.AddrPort
+	protocol string
+}
+
+// singlePorts are the frontends that have a single port.
+func singlePorts(frontends []api.Frontend) map[protocolPort]bool {
+	out := map[protocolPort]bool{}
+	for i := range frontends {
+		if to, err := frontends[i].First(); err == nil && frontends[i].Last() == 0 {
+			out[protocolPort{to, frontends[i].Protocol}] = true
+		}
+	}
+	return out
+}
+
+// rangePort is the port of a range that kube-proxy may have, which knows that of the Service alone. If the Service
+// is not known it is the first that is no frontend of Weir's by itself, and else the first of the range.
+func rangePort(r *kubeproxy.Rules, f *api.Frontend, first netip.AddrPort, single map[protocolPort]bool, why reasons) netip.AddrPort {
+	if p := portOf(why(f.Service), f); p.Port != 0 {
+		return netip.AddrPortFrom(first.Addr(), p.Port)
+	}
+	var found netip.AddrPort
+	for k := range r.Frontends {
+		at := netip.AddrPortFrom(k.Addr, k.Port)
+		if k.Addr == first.Addr() && k.Protocol == f.Protocol && k.Port >= first.Port() && k.Port <= f.Last() && !single[protocolPort{at, k.Protocol}] &&
+			(!found.IsValid() || k.Port < found.Port()) {
+			found = at
+		}
+	}
+	if !found.IsValid() {
+		return first
+	}
+	return found
 }
 
 // unknownEndpoint is the reason for endpoints that the Service does not have.
@@ -168,7 +208,7 @@ func onlyKubeProxy(f kubeproxy.Frontend, target kubeproxy.Target) Compared {
 
 // portOf is the Service port of a frontend. An empty port stands for an unknown one.
 func portOf(s *explain.Service, f *api.Frontend) *explain.Port {
-	to, err := netip.ParseAddrPort(f.Address)
+	to, err := f.First()
 	if s == nil || err != nil {
 		return &explain.Port{}
 	}
@@ -178,7 +218,7 @@ func portOf(s *explain.Service, f *api.Frontend) *explain.Port {
 		if f.Kind == "NodePort" {
 			number = p.NodePort
 		}
-		if number == to.Port() && p.Protocol == f.Protocol {
+		if number >= to.Port() && number <= max(to.Port(), f.Last()) && p.Protocol == f.Protocol {
 			return p
 		}
 	}

@@ -129,7 +129,7 @@ func (p *patient) nodeAddresses(node *discovery.Node) (out []netip.Addr) {
 func (i *imagined) frontends() (list []api.Frontend) {
 	for f := range i.view.Table.All() {
 		out := api.Frontend{
-			Service: f.ServiceName, Address: f.AddrPort.String(), Protocol: header.ProtocolName(f.Proto),
+			Service: f.ServiceName, Address: f.Address(), Protocol: header.ProtocolName(f.Proto),
 			Kind: f.Kind.String(), Mode: translate.ModeName(f.Mode), Tier: f.Pool.Tier(), Endpoints: []api.FrontendEndpoint{},
 		}
 		for _, e := range f.Pool.Endpoints() {

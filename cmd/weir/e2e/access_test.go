@@ -11,6 +11,7 @@ import (
 // Members of admin.group look at the running Weir, and no more. Others get an error that names
 // their number and the remedy.
 func TestWireAdminSocketAsksWhoAsks(t *testing.T) {
+	t.Parallel()
 	const stranger, operator = 65534, 4711
 	f := ownFixture(t, options{services: []service{toAttached}, stopped: true})
 	config := strings.Replace(f.config(), "weir.sock}", "weir.sock, group: \"4711\"}", 1)

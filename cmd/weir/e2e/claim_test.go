@@ -19,6 +19,7 @@ import (
 // Two Services of the manifests claim a load balancer IP: the one that serves keeps it, whatever the
 // other says. When it goes, the other has the IP, and connections go on.
 func TestWireFrontendStaysWithTheServiceThatServes(t *testing.T) {
+	t.Parallel()
 	ip := []netip.Addr{netlab.Host4(netlab.LBNet, 90), netlab.Host6(netlab.LBNet, 90)}
 	second := service{name: "second", index: 31, endpoints: []endpoint{attached}, lb: ip}
 	first := service{name: "first", index: 32, endpoints: []endpoint{routed}, lb: ip}

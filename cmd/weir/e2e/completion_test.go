@@ -32,6 +32,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 // Bash completes commands, flags, values of flags, and the Services of the running Weir, by the
 // file that packages install.
 func TestWireBashCompletes(t *testing.T) {
+	t.Parallel()
 	f := sharedFixture(t)
 	if _, err := os.Stat("/usr/share/bash-completion/bash_completion"); err != nil {
 		labtest.Skip(t, "no bash-completion: see .ci/programs")

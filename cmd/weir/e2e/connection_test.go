@@ -29,6 +29,7 @@ func TestWireHalfClosedConnection(t *testing.T) {
 // A connection that says nothing for 30 seconds works afterwards. All kinds
 // are idle at the same time.
 func TestWireIdleConnection(t *testing.T) {
+	t.Parallel()
 	f := sharedFixture(t)
 	idle := 30 * time.Second
 	if testing.Short() {
@@ -81,7 +82,7 @@ func TestWireShortConnections(t *testing.T) {
 // connection is still in TIME-WAIT, at the endpoint when the server closes
 // first. A SYN that went unanswered would be sent again after one second.
 func TestWireSequentialConnectionsToOneEndpoint(t *testing.T) {
-	f := sharedFixture(t)
+	f := ownFixture(t, options{services: []service{toAttached, toPod}, extra: "snat: {ports: 61000-65535}"})
 	for _, s := range []service{toAttached, toPod} {
 		for _, serverCloses := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/server closes first %t", s.name, serverCloses), func(t *testing.T) {

@@ -56,14 +56,30 @@ func TestWireDemo(t *testing.T) {
 	checkNothingLeft(t, cmd.Process.Pid, temp)
 }
 
-// The fleet's demo, with two of the events, and fewer connections than `make demo-fleet` has.
+// The fleet's demo behind a router, with two of the events, and fewer connections than `make
+// demo-fleet` has.
 func TestWireDemoFleet(t *testing.T) {
 	requireFRR(t)
-	cmd, temp, out := startDemo(t, "fleet", "--events", "drain,kill", "--connections", "40")
+	checkDemo(t, []string{"node1 is drained +[0-9]+ ms +ipip +40 +0 ", "node2 is killed .* ipip +40 +0 "},
+		"fleet", "--events", "drain,kill", "--connections", "40")
+}
+
+// That on a LAN.
+func TestWireDemoLAN(t *testing.T) {
+	checkDemo(t, []string{
+		"node1 is drained +[1-9][0-9]* +[0-9]+ ms +l2dsr +[0-9]+ +0 +[0-9]+ +0 +[0-9]+ ms +20 +0\n +nat +[0-9]+ +0 +[0-9]+ +0 ",
+		"node1 ends its drain +[1-9]", "node2 is killed .* l2dsr .* 20 +0\n", "node2 starts again +0 ", "node3 is stopped .* l2dsr +[0-9]+ +0 ",
+	}, "lan")
+}
+
+// checkDemo runs a demo, which passes and prints these rows.
+func checkDemo(t *testing.T, rows []string, args ...string) {
+	t.Helper()
+	cmd, temp, out := startDemo(t, args...)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	for _, row := range []string{"node1 is drained +[0-9]+ ms +ipip +40 +0 ", "node2 is killed .* ipip +40 +0 ", "PASSED"} {
+	for _, row := range append(rows, "PASSED") {
 		if !regexp.MustCompile(row).Match(out.Bytes()) {
 			t.Errorf("no %q in:\n%s", row, out)
 		}

@@ -2,12 +2,15 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -18,6 +21,7 @@ import (
 // Endpoints of the modes without translation are probed by the path of client packets: they fail while they
 // do not decapsulate, or lack the frontend's address, although their servers answer at their own addresses.
 func TestWireHealthCheckOfDirectServerReturn(t *testing.T) {
+	t.Parallel()
 	f := ownFixture(t, options{stopped: true, frontends: len(directServices) * 4})
 	text := modeManifests(directServices, directPorts)
 	text = strings.ReplaceAll(text, "weir.dev/forwarding-mode", `weir.dev/health-check: "{httpGet: {port: http}, periodSeconds: 1, failureThreshold: 2, successThreshold: 1}", weir.dev/forwarding-mode`)
@@ -77,6 +81,9 @@ func TestWireHealthCheckOfDirectServerReturn(t *testing.T) {
 		}))
 	}
 	until("failing", "no answer in 1s", false)
+	f.untilDirectRefuses(t, false)
+	replace(t, f.path("manifests/direct.yaml"), []byte(strings.ReplaceAll(text, "weir.dev/forwarding-mode", "weir.dev/health-check-fail: closed, weir.dev/forwarding-mode")))
+	f.untilDirectRefuses(t, true)
 	must(t, f.weir.Kill())
 	must(t, os.WriteFile(f.path("manifests/direct.yaml"), []byte(modeManifests(directServices, directPorts)), 0o644))
 	must(t, f.start())
@@ -89,6 +96,39 @@ func TestWireHealthCheckOfDirectServerReturn(t *testing.T) {
 		}
 	}
 	must(t, f.weir.Stop(within))
+}
+
+// untilDirectRefuses waits until all of directServices refuse connections, or send all to their endpoints.
+func (f *fixture) untilDirectRefuses(t *testing.T, refuses bool) {
+	t.Helper()
+	for _, s := range directServices {
+		name := fmt.Sprintf("default/%s-%d", s.mode, s.index)
+		must(t, f.poll(func(ctx context.Context) error {
+			l, err := f.admin.Endpoints(ctx, name)
+			if err != nil {
+				return err
+			}
+			for _, e := range l.Endpoints {
+				if e.Used == refuses {
+					return fmt.Errorf("%s: %s: %+v", name, e.Address, e)
+				}
+			}
+			wait := 300 * time.Millisecond // a refusal that comes later is not expected
+			if refuses {
+				wait = within
+			}
+			ctx, cancel := context.WithTimeout(ctx, wait)
+			defer cancel()
+			c, err := f.Client.DialContext(ctx, "tcp", netip.AddrPortFrom(netlab.Host4(netlab.LBNet, s.index), httpTarget).String())
+			if err == nil {
+				c.Close()
+			}
+			if errors.Is(err, syscall.ECONNREFUSED) != refuses {
+				return fmt.Errorf("%s: %v", name, err)
+			}
+			return nil
+		}))
+	}
 }
 
 // expectProbesAlone checks that packets with the mark of the return path do not take the path of probes.

@@ -108,6 +108,7 @@ func (f *fixture) ended(t *testing.T) {
 // is noticed. Then new connections are the kernel's, and the ones there are go on
 // until they end. A connection that the kernel took outlives Weir.
 func TestWireDrain(t *testing.T) {
+	t.Parallel()
 	f := ownFixture(t, options{services: []service{toLocalPod}, drain: "{notReadySeconds: 4, timeoutSeconds: 600}"})
 	health := toLocalPod.healthPort()
 	f.untilStatus(t, 9465, "/healthz", 200)
@@ -191,6 +192,7 @@ func TestWireDrain(t *testing.T) {
 
 // A connection that does not end is waited for as long as the configuration says.
 func TestWireDrainTimeout(t *testing.T) {
+	t.Parallel()
 	f := ownFixture(t, options{services: []service{toAttached}, drain: "{notReadySeconds: 0, timeoutSeconds: 1}"})
 	f.dialed(t, toAttached.at(echoPort, false))
 	if err := f.weir.Signal(syscall.SIGTERM); err != nil {
@@ -213,6 +215,7 @@ func TestWireDrainWithoutConnections(t *testing.T) {
 
 // A second SIGTERM, and SIGINT at any time, end Weir at once.
 func TestWireDrainIsCutShort(t *testing.T) {
+	t.Parallel()
 	for name, signals := range map[string][]os.Signal{
 		"SIGTERM twice":         {syscall.SIGTERM, syscall.SIGTERM},
 		"SIGINT during a drain": {syscall.SIGTERM, os.Interrupt},

@@ -49,6 +49,7 @@ func (f *fixture) event(t *testing.T, kind event.Kind, text string, count uint64
 // Under traffic the endpoint on the node goes and comes back: the tier changes, with the cause.
 // An interface that is deleted is an event too. Commands and log have them.
 func TestWireEventsTellWhatHasChanged(t *testing.T) {
+	t.Parallel()
 	f := ownFixture(t, options{services: []service{toNear}})
 	f.event(t, event.Start, "traffic is taken for 1 Services", 1)
 	f.checkLoad(t, f.Client, toNear.at(httpPort, false), 20)

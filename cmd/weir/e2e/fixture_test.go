@@ -359,7 +359,7 @@ func (f *fixture) checkChecksums(t *testing.T) {
 				t.Error(err)
 				continue
 			}
-			for _, k := range []string{"TcpInCsumErrors", "UdpInCsumErrors", "Udp6InCsumErrors", "IcmpInCsumErrors", "Icmp6InErrors"} {
+			for _, k := range []string{"TcpInCsumErrors", "UdpInCsumErrors", "Udp6InCsumErrors", "IcmpInCsumErrors", "Icmp6InCsumErrors"} {
 				if d := c[k] - before[n.Name()][k]; d != 0 {
 					t.Errorf("%s in namespace %s grew by %d", k, n.Name(), d)
 				}

@@ -3,20 +3,23 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// Endpoints of both families pass and fail checks of each kind beside TCP and HTTP, by real servers.
+// Endpoints of both families pass and fail checks of each kind beside HTTP, by real servers.
 func TestWireHealthCheckKinds(t *testing.T) {
+	t.Parallel()
 	const text = "{%s, periodSeconds: 1, failureThreshold: 2, successThreshold: 1}"
 	kinds := []struct {
 		name, check, reason string
@@ -24,27 +27,35 @@ func TestWireHealthCheckKinds(t *testing.T) {
 	}{
 		{"https", "httpGet: {port: 9443, scheme: HTTPS}", "port 9443: HTTP status 503", serveHTTPS},
 		{"grpc", "grpc: {port: 9090, service: cart}", "port 9090: gRPC status NOT_SERVING", serveGRPC},
+		{"tcp", "tcpSocket: {port: 9091}", "port 9091: connection refused", serveWhileWell},
 		{"udp", "udp: {port: 9053, send: ping, expect: pong}", "port 9053: no answer in 1s", serveDatagrams},
+		{"udp-unreachable", "udp: {port: 9054}", "port 9054: connection refused", nil}, // served with tcp
 	}
 	var services []service
 	for i, k := range kinds {
 		services = append(services, service{name: k.name, index: uint8(41 + i), endpoints: []endpoint{attached},
 			annotations: map[string]string{"weir.dev/health-check": fmt.Sprintf(text, k.check)}})
 	}
-	f := ownFixture(t, options{services: services})
-	for _, k := range kinds {
-		t.Run(k.name, func(t *testing.T) {
+	for _, cache := range caches {
+		t.Run("cache="+cache, func(t *testing.T) {
+			f := ownFixture(t, options{services: services, extra: "flowCache: {mode: " + cache + "}\n"})
 			ill := &atomic.Bool{}
-			for _, six := range []bool{false, true} {
-				k.serve(t, f, attached.addr(six), ill)
+			for _, k := range kinds {
+				if k.serve == nil {
+					continue
+				}
+				for _, six := range []bool{false, true} {
+					k.serve(t, f, attached.addr(six), ill)
+				}
 			}
-			f.untilHealth(t, "test/"+k.name, attached, "", "passing")
-			ill.Store(true)
-			if e := f.untilHealth(t, "test/"+k.name, attached, "", "failing"); e.Health.Reason != k.reason {
-				t.Errorf("fails for %q, want %q", e.Health.Reason, k.reason)
+			for _, state := range []string{"passing", "failing", "passing"} {
+				ill.Store(state == "failing")
+				for _, k := range kinds {
+					if e := f.untilHealth(t, "test/"+k.name, attached, "", state); state == "failing" && e.Health.Reason != k.reason {
+						t.Errorf("%s fails for %q, want %q", k.name, e.Health.Reason, k.reason)
+					}
+				}
 			}
-			ill.Store(false)
-			f.untilHealth(t, "test/"+k.name, attached, "", "passing")
 		})
 	}
 }
@@ -101,4 +112,45 @@ func serveDatagrams(t *testing.T, f *fixture, a netip.Addr, ill *atomic.Bool) {
 			}
 		}
 	}()
+}
+
+// serveWhileWell has sockets of TCP and UDP, which are closed while the endpoint is ill.
+func serveWhileWell(t *testing.T, f *fixture, a netip.Addr, ill *atomic.Bool) {
+	ctx := t.Context()
+	until := func(state bool) {
+		for ill.Load() != state && ctx.Err() == nil {
+			pauseFor(ctx, 20*time.Millisecond)
+		}
+	}
+	go func() {
+		for ctx.Err() == nil {
+			l, err := f.ZoneA.Listen("tcp", netip.AddrPortFrom(a, 9091).String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			c, err := f.ZoneA.ListenPacket("udp", netip.AddrPortFrom(a, 9054).String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			go answer(c)
+			until(true)
+			l.Close()
+			c.Close()
+			until(false)
+		}
+	}()
+}
+
+// answer answers datagrams until the socket is closed.
+func answer(c net.PacketConn) {
+	b := make([]byte, 512)
+	for {
+		_, from, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		_, _ = c.WriteTo([]byte("well"), from)
+	}
 }

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"os/exec"
+	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -29,6 +28,9 @@ const checkPort = 8081
 var checked = map[string]string{
 	"weir.dev/health-check": fmt.Sprintf("{httpGet: {path: /healthz, port: %d}, periodSeconds: 1, failureThreshold: 2, successThreshold: 1}", checkPort),
 }
+
+// failsClosed besides has no endpoint serve while all fail.
+var failsClosed = map[string]string{"weir.dev/health-check": checked["weir.dev/health-check"], "weir.dev/health-check-fail": "closed"}
 
 // caches are the values of flowCache.mode.
 var caches = []string{"off", "auto"}
@@ -86,63 +88,132 @@ func (f *fixture) serversOf(t *testing.T, to netip.AddrPort) map[netip.Addr]int 
 	return found
 }
 
+// checkedPair is a Service with a health check of two endpoints, and what these say in mode.
+type checkedPair struct {
+	service
+	mode       string
+	says       [2]string
+	ill, other *atomic.Bool // of the endpoints
+}
+
 // An endpoint that fails the check gets no new flows and its UDP flows select again, while its TCP
-// connections stay, until it passes. If all fail, all are used, or none if the Service says so.
+// connections stay, until it passes. If all fail, all are used, or none if the Service says so: then no node
+// announces the address.
 func TestWireHealthCheck(t *testing.T) {
+	t.Parallel()
 	for _, cache := range caches {
 		t.Run("cache="+cache, func(t *testing.T) {
-			two := service{name: "two", index: 31, endpoints: []endpoint{attached, routed}, annotations: checked}
-			f := ownFixture(t, options{services: []service{two}, takeover: "endpointRemovalGraceSeconds: 0", extra: "flowCache: {mode: " + cache + "}\n"})
-			ill, other := f.answersChecks(t, f.ZoneA, attached), f.answersChecks(t, f.ZoneB, routed)
-			f.untilHealth(t, "test/two", attached, "", "passing")
-			f.untilHealth(t, "test/two", routed, "", "passing")
-			bothFamilies(t, func(t *testing.T, six bool) { f.checkOneFails(t, two, ill, six) })
-
-			ill.Store(true)
-			other.Store(true)
-			f.untilHealth(t, "test/two", attached, "", "failing")
-			f.untilHealth(t, "test/two", routed, "", "failing")
-			bothFamilies(t, func(t *testing.T, six bool) {
-				if got := f.serversOf(t, two.at(echoPort, six)); len(got) != 2 {
-					t.Errorf("if all fail: %v", got)
-				}
-			})
-			two.annotations = map[string]string{"weir.dev/health-check": checked["weir.dev/health-check"], "weir.dev/health-check-fail": "closed"}
-			replace(t, f.manifest(), render(t, []service{two}))
-			must(t, f.poll(func(ctx context.Context) error {
-				c, err := f.Client.DialContext(ctx, "tcp", two.at(echoPort, false).String())
-				if err == nil {
-					c.Close()
-					return errors.New("a connection, although all fail")
-				}
-				if !errors.Is(err, syscall.ECONNREFUSED) {
-					return err
-				}
-				return nil
-			}))
-			ill.Store(false)
-			f.untilHealth(t, "test/two", attached, "", "passing")
-			must(t, f.poll(func(context.Context) error { _, err := f.whoServes(two.at(httpPort, true)); return err }))
+			pairs := []*checkedPair{
+				{service: service{name: "two", index: 31, endpoints: []endpoint{attached, routed}, annotations: checked}, mode: "nat", says: [2]string{"attached", "routed"}},
+				{service: service{name: "behind", index: 32, endpoints: []endpoint{onNode, pod}, annotations: checked}, mode: "dnat", says: [2]string{"node", "pod"}},
+			}
+			link := service{name: "link", index: 33, endpoints: []endpoint{attached, routed}, annotations: failsClosed,
+				lb: []netip.Addr{netlab.Host4(netlab.ClientNet, 133), netlab.Host6(netlab.ClientNet, 133)}}
+			services := []service{pairs[0].service, pairs[1].service, link}
+			f := ownFixture(t, options{services: services, takeover: "endpointRemovalGraceSeconds: 0",
+				extra: "flowCache: {mode: " + cache + "}\nforwarding: {mode: dnat}\nannounce: {settleSeconds: 0, l2: {interfaces: [eth0]}}\n"})
+			for i, at := range [][2]*netlab.Namespace{{f.ZoneA, f.ZoneB}, {f.Edge.Edge, f.Pod}} {
+				pairs[i].ill = f.answersChecks(t, at[0], pairs[i].endpoints[0])
+				pairs[i].other = f.answersChecks(t, at[1], pairs[i].endpoints[1])
+			}
+			for _, p := range pairs {
+				f.untilBoth(t, p.service, "passing")
+				t.Run(p.mode, func(t *testing.T) {
+					bothFamilies(t, func(t *testing.T, six bool) { f.checkOneFails(t, p, six) })
+				})
+			}
+			f.untilOnLink(t, link, "owner")
+			for _, p := range pairs {
+				p.ill.Store(true)
+				p.other.Store(true)
+			}
+			for i, p := range pairs {
+				f.untilBoth(t, p.service, "failing")
+				bothFamilies(t, func(t *testing.T, six bool) {
+					if got := f.serversOf(t, p.at(echoPort, six)); len(got) != 2 {
+						t.Errorf("%s: if all fail: %v", p.mode, got)
+					}
+				})
+				services[i].annotations = failsClosed
+			}
+			f.untilOnLink(t, link, "ineligible")
+			replace(t, f.manifest(), render(t, services))
+			for _, p := range pairs {
+				f.untilClosed(t, p.at(echoPort, false))
+				p.ill.Store(false)
+			}
+			for _, p := range pairs {
+				f.untilHealth(t, "test/"+p.name, p.endpoints[0], "", "passing")
+				must(t, f.poll(func(context.Context) error { _, err := f.whoServes(p.at(httpPort, true)); return err }))
+			}
+			f.untilOnLink(t, link, "owner")
+			bothFamilies(t, func(t *testing.T, six bool) { f.connects(t, link, six) })
 		})
 	}
 }
 
-// checkOneFails has the attached endpoint fail and come back.
-func (f *fixture) checkOneFails(t *testing.T, two service, ill *atomic.Bool, six bool) {
-	bad := attached.addr(six)
+// untilBoth waits until both endpoints of a Service have a health.
+func (f *fixture) untilBoth(t *testing.T, s service, state string) {
+	t.Helper()
+	for _, e := range s.endpoints {
+		f.untilHealth(t, "test/"+s.name, e, "", state)
+	}
+}
+
+// untilClosed waits until connections are refused.
+func (f *fixture) untilClosed(t *testing.T, to netip.AddrPort) {
+	t.Helper()
+	must(t, f.poll(func(ctx context.Context) error {
+		c, err := f.Client.DialContext(ctx, "tcp", to.String())
+		if err == nil {
+			c.Close()
+			return errors.New("a connection, although all fail")
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return err
+		}
+		return nil
+	}))
+}
+
+// untilOnLink waits until the node announces the addresses of a Service on the link, or does not, by state.
+func (f *fixture) untilOnLink(t *testing.T, s service, state string) {
+	t.Helper()
+	for _, six := range []bool{false, true} {
+		a := s.lbIP(six)
+		must(t, f.poll(func(ctx context.Context) error {
+			now, err := f.admin.Status(ctx)
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(now.Announce.Addresses, func(x api.AnnouncedAddress) bool { return x.Address == a })
+			if i < 0 || now.Announce.Addresses[i].L2 == nil || now.Announce.Addresses[i].L2.State != state {
+				return fmt.Errorf("%s: want %s: %+v", a, state, now.Announce.Addresses)
+			}
+			return nil
+		}))
+	}
+}
+
+// checkOneFails has the first endpoint fail and come back.
+func (f *fixture) checkOneFails(t *testing.T, p *checkedPair, six bool) {
+	two, ill, bad := p.service, p.ill, p.endpoints[0].addr(six)
 	tcp := f.dialed(t, two.at(echoPort, six))
 	for f.endpointOf(t, tcp).Addr() != bad {
 		tcp = f.dialed(t, two.at(echoPort, six))
 	}
 	udp := f.dialUDP(t, two.at(echoPort, six))
-	for asked(t, udp) != "attached" {
+	for asked(t, udp) != p.says[0] {
 		udp = f.dialUDP(t, two.at(echoPort, six))
 	}
 	ill.Store(true)
-	e := f.untilHealth(t, "test/two", attached, "", "failing")
-	if e.Health.Reason != "port 8081: HTTP status 503" || e.Health.Since == nil || e.Cluster || e.Used || !strings.HasPrefix(e.Reason, "fails the health check for ") {
-		t.Errorf("shown as %+v", e)
-	}
+	must(t, f.poll(func(context.Context) error { // the selection follows the health in a moment
+		e := f.untilHealth(t, "test/"+p.name, p.endpoints[0], "", "failing")
+		if e.Health.Reason != "port 8081: HTTP status 503" || e.Health.Since == nil || e.Cluster || e.Used || !strings.HasPrefix(e.Reason, "fails the health check for ") {
+			return fmt.Errorf("shown as %+v", e)
+		}
+		return nil
+	}))
 	must(t, f.poll(func(context.Context) error {
 		if got := f.serversOf(t, two.at(echoPort, six)); got[bad] > 0 {
 			return fmt.Errorf("new connections to the endpoint that fails: %v", got)
@@ -151,7 +222,7 @@ func (f *fixture) checkOneFails(t *testing.T, two service, ill *atomic.Bool, six
 	}))
 	must(t, workload.PingPong(tcp, "while the check fails", within))
 	must(t, f.poll(func(context.Context) error {
-		if got := asked(t, udp); got != "routed" {
+		if got := asked(t, udp); got != p.says[1] {
 			return fmt.Errorf("the UDP flow goes on to %q", got)
 		}
 		return nil
@@ -163,14 +234,14 @@ func (f *fixture) checkOneFails(t *testing.T, two service, ill *atomic.Bool, six
 			return err
 		}
 		for _, p := range s.Problems {
-			if p.Kind == problem.EndpointHealth && strings.Contains(p.Reason, attached.addr(six).String()) {
+			if p.Kind == problem.EndpointHealth && strings.Contains(p.Reason, bad.String()) {
 				return nil
 			}
 		}
 		return fmt.Errorf("problems %v", s.Problems)
 	}))
 	ill.Store(false)
-	f.untilHealth(t, "test/two", attached, "", "passing")
+	f.untilHealth(t, "test/"+p.name, p.endpoints[0], "", "passing")
 	must(t, f.poll(func(context.Context) error {
 		if got := f.serversOf(t, two.at(echoPort, six)); got[bad] == 0 {
 			return fmt.Errorf("no new connection to the endpoint that passes again: %v", got)
@@ -197,6 +268,7 @@ func asked(t *testing.T, c interface {
 
 // A node whose endpoints fail tells load balancers in front, while endpoints elsewhere pass.
 func TestWireHealthCheckUnderLocalPolicy(t *testing.T) {
+	t.Parallel()
 	s := toLocalPod
 	s.annotations = checked
 	f := ownFixture(t, options{services: []service{s}})
@@ -208,117 +280,4 @@ func TestWireHealthCheckUnderLocalPolicy(t *testing.T) {
 	f.untilStatus(t, s.healthPort(), "/", 503)
 	ill.Store(false)
 	f.untilStatus(t, s.healthPort(), "/", 200)
-}
-
-// refusing has a namespace ignore TCP to the echo servers, or refuse it, until undo is called.
-func refusing(t *testing.T, n *netlab.Namespace, verdict string) (undo func()) {
-	t.Helper()
-	nft := func(text string) {
-		t.Helper()
-		must(t, n.Do(func() error {
-			out, err := exec.Command("nft", text).CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-			return nil
-		}))
-	}
-	nft("table inet ill { chain in { type filter hook input priority 0; tcp dport 7777 tcp flags syn / syn,ack " + verdict + "; }; }")
-	return func() { nft("delete table inet ill") }
-}
-
-// tries connects many times at once.
-func (f *fixture) tries(ctx context.Context, to netip.AddrPort) {
-	ctx, cancel := context.WithTimeout(ctx, patience.For(1500*time.Millisecond))
-	defer cancel()
-	var all sync.WaitGroup
-	for range 16 {
-		all.Go(func() {
-			if c, err := f.Client.DialContext(ctx, "tcp", to.String()); err == nil {
-				c.Close()
-			}
-		})
-	}
-	all.Wait()
-}
-
-// An endpoint that is silent, or refuses connections, is ejected without any check, and comes back.
-func TestWirePassiveHealthCheck(t *testing.T) {
-	for verdict, reason := range map[string]string{"drop": "no answer in 1s", "reject with tcp reset": "connection refused"} {
-		t.Run(verdict, func(t *testing.T) {
-			two := service{name: "two", index: 31, endpoints: []endpoint{attached, routed}}
-			f := ownFixture(t, options{services: []service{two}})
-			undo := refusing(t, f.ZoneB, verdict)
-			bothFamilies(t, func(t *testing.T, six bool) {
-				must(t, f.poll(func(ctx context.Context) error {
-					f.tries(ctx, two.at(echoPort, six))
-					l, err := f.admin.Endpoints(ctx, "test/two")
-					if err != nil {
-						return err
-					}
-					for _, e := range l.Endpoints {
-						if e.Address == netip.AddrPortFrom(routed.addr(six), echoTarget).String() && e.Protocol == "TCP" {
-							if e.Health.State == api.HealthEjected && strings.Contains(e.Health.Reason, reason) && e.Health.FailedConnections >= 5 {
-								return nil
-							}
-							return fmt.Errorf("%+v, %+v", e.Health, e.Attempts)
-						}
-					}
-					return errors.New("the endpoint is not listed")
-				}))
-				if got := f.serversOf(t, two.at(echoPort, six)); got[routed.addr(six)] > 0 {
-					t.Errorf("new connections to an ejected endpoint: %v", got)
-				}
-			})
-			undo()
-			if verdict != "drop" {
-				return
-			}
-			// Its time is 30 s at first; the other port of the same endpoint was never ejected.
-			f.untilHealth(t, "test/two", routed, "TCP8080", "unchecked")
-		})
-	}
-}
-
-// While of two endpoints one is silent, each connection is made without any check: the SYN that the client
-// sends again after a second goes to the other.
-func TestWireASYNSentAgainGoesElsewhere(t *testing.T) {
-	for _, cache := range caches {
-		for _, mode := range []string{"nat", "dnat"} {
-			t.Run(mode+", cache="+cache, func(t *testing.T) {
-				two := service{name: "two", index: 31, endpoints: []endpoint{attached, routed}, annotations: map[string]string{"weir.dev/passive-health-check": "off"}}
-				extra := "flowCache: {mode: " + cache + "}\nforwarding: {mode: " + mode + "}\n"
-				f := ownFixture(t, options{services: []service{two}, extra: extra})
-				refusing(t, f.ZoneB, "drop")
-				bothFamilies(t, func(t *testing.T, six bool) {
-					var all sync.WaitGroup
-					var late atomic.Int32
-					for range 20 {
-						all.Go(func() {
-							began := time.Now()
-							c, err := f.Client.DialContext(inTime(t, within), "tcp", two.at(echoPort, six).String())
-							if err != nil {
-								t.Error(err)
-								return
-							}
-							defer c.Close()
-							if err := workload.PingPong(c, "hello", within); err != nil {
-								t.Error(err)
-							}
-							if took := time.Since(began); took > time.Second {
-								late.Add(1)
-								if took > patience.For(2500*time.Millisecond) {
-									t.Errorf("a connection took %v", took)
-								}
-							}
-						})
-					}
-					all.Wait()
-					if n := late.Load(); n == 0 || n == 20 {
-						t.Errorf("%d of 20 connections took a second", n)
-					}
-				})
-			})
-		}
-	}
 }

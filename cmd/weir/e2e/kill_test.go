@@ -118,10 +118,14 @@ func TestWireStopLeavesNothingBehind(t *testing.T) {
 		t.Errorf("during the drain: %v", err)
 	}
 	conn.Close()
-	f.ended(t)
+	<-stop.Done()
 	if err := stop.Err(); err != nil || stop.LogTail(1) != "stopped" {
 		t.Errorf("weir stop: %v, its last words %q", err, stop.LogTail(1))
 	}
+	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", f.weir.Cmd.Process.Pid)); err == nil && !strings.Contains(string(stat), ") Z ") {
+		t.Errorf("weir stop has ended before Weir: %s", stat)
+	}
+	f.ended(t)
 	after, err := netlab.StateOf(f.Edge.Edge)
 	if err != nil {
 		t.Fatal(err)

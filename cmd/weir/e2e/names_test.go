@@ -72,14 +72,14 @@ func serveNames(t *testing.T, n *netlab.Namespace, at string, d *directory) (end
 }
 
 // Endpoints follow the addresses of a name, connections stay at one that has gone, and a resolver that
-// fails takes none away and is a problem. Addresses of the node are refused.
+// fails takes none away and is a problem, also for the next process. Addresses of the node are refused.
 func TestWireEndpointsByName(t *testing.T) {
 	t.Parallel()
 	named := service{name: "named", index: 33}
 	f := ownFixture(t, options{services: []service{named}, stopped: true})
 	resolver := netip.AddrPortFrom(routed.addr(false), 53).String()
 	must(t, os.WriteFile(f.manifest(), append(render(t, f.services), namedSlice...), 0o644))
-	config := strings.Replace(f.config(), "discovery:\n", "discovery:\n  names: {resolver: \""+resolver+"\"}\n", 1)
+	config := strings.Replace(f.config(), "discovery:\n", "discovery:\n  names: {resolver: \""+resolver+"\"}\n", 1) + "stateDir: " + f.path("state") + "\n"
 	must(t, os.WriteFile(f.path("config.yaml"), []byte(config), 0o644))
 	d := &directory{}
 	d.set(attached.addr(false), attached.addr(true))
@@ -103,9 +103,14 @@ func TestWireEndpointsByName(t *testing.T) {
 	end()
 	f.namedServes(t, named, "routed", "the resolver "+resolver+" fails: read: connection refused; the last answer is kept")
 	d.set(attached.addr(false), attached.addr(true), netip.MustParseAddr("127.0.0.1"), onNode.addr(false))
-	serveNames(t, f.ZoneB, resolver, d)
+	end = serveNames(t, f.ZoneB, resolver, d)
 	f.namedServes(t, named, "attached", onNode.addr(false).String()+" is refused", "127.0.0.1 is refused")
 	f.checkPrivileges(t)
+
+	must(t, f.weir.Stop(within))
+	end()
+	must(t, f.start())
+	f.namedServes(t, named, "attached", "fails: read: connection refused; the last answer before the start is kept, of 20")
 }
 
 // namedServes waits until an endpoint has all new connections, and the status exactly these problems of names.

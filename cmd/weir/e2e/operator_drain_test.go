@@ -171,6 +171,7 @@ func TestWireADrainedEndpointFailsTheHealthCheck(t *testing.T) {
 // Drains outlive the process, however it is replaced, until the operator ends them or Weir is
 // stopped for good.
 func TestWireOperatorDrainsOutliveTheProcess(t *testing.T) {
+	t.Parallel()
 	two := service{name: "two", index: 31, endpoints: []endpoint{attached, routed}}
 	f := ownFixture(t, options{services: []service{two}, extra: "death: {holdSeconds: 600}\n"})
 	drained := f.endpointOf(t, f.dialed(t, two.at(echoPort, false)))

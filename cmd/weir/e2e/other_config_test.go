@@ -11,6 +11,7 @@ import (
 // A restart takes over a configuration with fewer interfaces: the next process gives the
 // others back to the kernel, as a stop would have done.
 func TestWireRestartWithoutAnInterface(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*fixture) error{
 		"restart": func(f *fixture) error { return f.weir.Signal(syscall.SIGUSR2) },
 		"kill":    func(f *fixture) error { return f.weir.Kill() },

@@ -16,6 +16,7 @@ import (
 // Connections go on when their frontend is gone, as with the kernel's NAT: while their Service is
 // deleted, over a restart meanwhile, and when it is back. New ones are refused by the kernel.
 func TestWireConnectionsOutliveTheirFrontend(t *testing.T) {
+	t.Parallel()
 	for _, hook := range append([]string{"off"}, hooks...) {
 		t.Run(hook, func(t *testing.T) {
 			o := options{services: []service{toAttached, toPod, toRouted}, extra: "death: {holdSeconds: 600}\n"}

@@ -55,6 +55,7 @@ func (f *fixture) relay(ctx context.Context, c net.Conn, address string) {
 // Under traffic the endpoint on the node goes: the page shows the other tier with the cause and
 // rates, without a load of the document, and asks no other origin.
 func TestWireStatusPageShowsAnotherTier(t *testing.T) {
+	t.Parallel()
 	b := browser.Open(t)
 	f := ownFixture(t, options{services: []service{toNear}, extra: "statusPage: {bindAddress: 127.0.0.1:9466}"})
 	address := f.reachable(t, "127.0.0.1:9466")

@@ -189,6 +189,7 @@ type dashboard struct {
 // Prometheus of Debian scrapes a Weir with traffic. It loads and evaluates all alerts of the
 // chart, and has data for each query of the dashboard.
 func TestWirePrometheusHasDataForTheDashboard(t *testing.T) {
+	t.Parallel()
 	f := ownFixture(t, options{services: []service{toAttached, toNothing}, extra: "metricsBindAddress: 127.0.0.1:9464"})
 	p := f.startPrometheus(t)
 	var d dashboard

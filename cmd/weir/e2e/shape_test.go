@@ -180,6 +180,7 @@ func TestWireEndpointChangesItsMAC(t *testing.T) {
 // An endpoint whose host does not answer ARP or NDP is reported as
 // unreachable, and does not hold up others.
 func TestWireEndpointThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	gone := service{name: "gone", index: 22, endpoints: []endpoint{{netlab.FabricNet, 99, "zonea"}}}
 	f := ownFixture(t, options{services: []service{toAttached, gone}})
 	bothFamilies(t, func(t *testing.T, six bool) {

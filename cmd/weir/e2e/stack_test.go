@@ -289,8 +289,10 @@ func (f *fixture) checkIperf(t *testing.T, to netip.Addr, seen netip.Prefix, arg
 		if failed == nil && r.Error == "" {
 			break
 		}
-		notYet := strings.Contains(r.Error, "unable to receive control message") || strings.Contains(r.Error, "unable to connect to server: Connection re")
-		again := strings.Contains(r.Error, "busy") || strings.Contains(r.Error, "Message too long") || notYet && len(r.Start.Connected) == 0
+		says := func(part string) bool { return strings.Contains(r.Error, part) }
+		notYet := says("unable to receive control message") || says("unable to connect to server: Connection re") ||
+			says("unable to send cookie to server: Connection reset")
+		again := says("busy") || says("Message too long") || notYet && len(r.Start.Connected) == 0
 		if !again || time.Now().After(deadline) {
 			t.Fatalf("%v: %s", failed, r.Error)
 		}

@@ -25,6 +25,7 @@ import (
 // log. Then Weir starts again: connections go on. It does so once. A watchdog that was not fed since
 // the stall gives that start its time.
 func TestWireStalledWorkerIsNamedAndWeirStartsAgain(t *testing.T) {
+	t.Parallel()
 	f := ownFixture(t, options{services: []service{toAttached}, stopped: true, extra: "workers: {count: 1, stallSeconds: 8}"})
 	said := f.serviceManager(t)
 	must(t, f.start())
@@ -112,7 +113,7 @@ func (f *fixture) namesTheWorker(ctx context.Context) error {
 		return err
 	}
 	for _, p := range s.Problems {
-		if p.Kind == problem.WorkerStalled && p.Object == "Worker 0" && strings.Contains(p.Reason, "lb/worker.(*Worker)") {
+		if p.Kind == problem.WorkerStalled && p.Object == "Worker 0" && strings.Contains(p.Reason, "lb/worker.(*sleeper)") {
 			return nil
 		}
 	}
@@ -122,6 +123,7 @@ func (f *fixture) namesTheWorker(ctx context.Context) error {
 // A worker that stalls outside of a system call holds up whatever waits for all threads of the
 // process, as the runtime does to collect garbage. Weir starts again without that.
 func TestWireWorkerThatObeysNobodyIsLeftBehind(t *testing.T) {
+	t.Parallel()
 	f := ownFixture(t, options{services: []service{toAttached}, // without the flow cache the worker has all packets
 		extra: "flowCache: {mode: off}\nworkers: {count: 1, stallSeconds: 6}"})
 	c := f.echo(t, toAttached)

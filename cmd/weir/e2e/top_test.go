@@ -135,7 +135,7 @@ func TestWireTopShowsTraffic(t *testing.T) {
 		}
 		s.press(t, "Escape")
 		s.shows(t, "1-2 of 2")
-		for range 8 {
+		for range 9 { // from ~PKT/S
 			s.press(t, "<")
 		}
 		s.shows(t, `SERVICE\*`, `(?s)test/attached.*test/nothing`)

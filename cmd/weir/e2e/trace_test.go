@@ -30,7 +30,7 @@ func (f *fixture) dialedFrom(t *testing.T, from, to netip.AddrPort) net.Conn {
 func (f *fixture) unused(t *testing.T, client netip.Addr) netip.AddrPort {
 	t.Helper()
 	for {
-		from := netip.AddrPortFrom(client, uint16(20000+rand.Uint32N(10000)))
+		from := netip.AddrPortFrom(client, uint16(20000+rand.Uint32N(1000)))
 		l, err := f.admin.Flows(inTime(t, within), 1, &api.FlowFilter{Client: from.String()})
 		must(t, err)
 		if len(l.Flows) == 0 {

@@ -18,6 +18,7 @@ import (
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/probe"
 	"github.com/weirlb/weir/discovery/prober"
+	"github.com/weirlb/weir/lb/aligned"
 	"github.com/weirlb/weir/lb/attempts"
 	"github.com/weirlb/weir/topology"
 )
@@ -70,7 +71,7 @@ func New(cfg Config) *Monitor {
 	if cfg.Dial == nil {
 		cfg.Dial = prober.Straight
 	}
-	m.probes = prober.NewScheduler(m.checked, cfg.Dial.Probe)
+	m.probes = cfg.Dial.Scheduler(m.checked)
 	return m
 }
 
@@ -119,7 +120,7 @@ func Targets(svc *discovery.Service, guard *translate.Guard) (out []prober.Targe
 		p := &svc.Ports[i]
 		for j := range p.Endpoints {
 			e := &p.Endpoints[j]
-			if e.State() == "terminated" || guard.Refuses(e.AddrPort) != "" || own.Refuses(e, p.Protocol) != "" {
+			if e.State() == "terminated" || guard.RefusesEndpoint(svc, e.AddrPort) != "" || own.Refuses(e, p.Protocol) != "" {
 				continue
 			}
 			if t, ok := c.target(p, e.AddrPort); ok && refusal(svc, guard, own, e, &t) == "" {
@@ -260,7 +261,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	tasks.Go(func() { m.probes.Run(ctx) })
-	tick := time.NewTicker(lookEvery)
+	tick := aligned.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
 		select {

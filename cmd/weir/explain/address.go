@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -42,6 +43,16 @@ func writeValue(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
+// routesTo are the routes that a router is told.
+func routesTo(x *api.AddressExplanation, peer string) (out []string) {
+	for _, p := range x.Routes {
+		if to, limited := x.LimitedTo[p]; !limited || slices.Contains(to, peer) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
 // renderAddress is the explanation as text.
 func renderAddress(x *api.AddressExplanation, now time.Time) string {
 	b := &strings.Builder{}
@@ -63,8 +74,8 @@ func renderAddress(x *api.AddressExplanation, now time.Time) string {
 	b.WriteString("\n")
 	columns(b, "ROUTER\tASN\tSESSION\tTOLD", len(x.Peers), func(w io.Writer, i int) {
 		p, told := &x.Peers[i], "-"
-		if p.Established && len(x.Routes) > 0 {
-			told = strings.Join(x.Routes, " ")
+		if list := routesTo(x, p.Peer); p.Established && len(list) > 0 {
+			told = strings.Join(list, " ")
 		}
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", p.Peer, p.ASN, p.State, told)
 	})

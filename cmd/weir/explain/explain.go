@@ -52,6 +52,8 @@ type Port struct {
 	// HasAnyEndpoints is true when an endpoint could serve somewhere.
 	HasAnyEndpoints bool              `json:"hasAnyEndpoints"`
 	ByFamily        map[string]Family `json:"byFamily,omitempty"`
+	// Unresolved is true if there are endpoints by name beside those of Detail: weir run resolves them.
+	Unresolved bool `json:"unresolved,omitempty"`
 	// Detail is every endpoint, used or not.
 	Detail []Endpoint `json:"detail"`
 	WhatIf *WhatIf    `json:"whatIf,omitempty"`
@@ -121,7 +123,7 @@ func buildService(svc *discovery.Service, node topology.Node) Service {
 }
 
 func buildPort(svc *discovery.Service, p *discovery.Port, node topology.Node) Port {
-	out := Port{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort, Policy: "Cluster", Detail: []Endpoint{}}
+	out := Port{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort, Policy: "Cluster", Unresolved: p.Unresolved, Detail: []Endpoint{}}
 	if svc.Policy.ClientsUseLocal() {
 		out.Policy = "Local"
 	}

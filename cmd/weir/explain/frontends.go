@@ -14,6 +14,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb"
 	lbtable "github.com/weirlb/weir/lb/table"
 )
 
@@ -54,8 +55,8 @@ type View struct {
 func (v *View) frontends(svc *discovery.Service) []Frontend {
 	var out []Frontend
 	for _, c := range v.Claims(svc) {
-		f := Frontend{Address: c.AddrPort.String(), Protocol: c.Protocol, Kind: c.Kind.String(), Port: c.PortName, Reason: c.Refused}
-		key := lbtable.MakeKey(c.AddrPort, c.Proto)
+		f := Frontend{Address: lbtable.AddressText(c.AddrPort, c.LastPort), Protocol: c.Protocol, Kind: c.Kind.String(), Port: c.PortName, Reason: c.Refused}
+		key := lbtable.MakeRangeKey(c.AddrPort, c.LastPort, c.Proto)
 		entry := v.Table.Lookup(&key)
 		if entry != nil && entry.ServiceName != svc.Name.String() {
 			f.Holder = entry.ServiceName
@@ -101,7 +102,7 @@ func Imagine(cfg *config.Configuration, services []*discovery.Service, node disc
 	opts := translate.Options{
 		Node: node.Node, NodeAddresses: node.Addresses,
 		ClusterIPs: cfg.ClusterIPs, ExternalIPs: cfg.ExternalIPs, LoadBalancerClass: cfg.LoadBalancerClass,
-		ProtectedPorts: cfg.ProtectedPorts, SNATPorts: cfg.SNAT.Ports,
+		ProtectedPorts: cfg.ProtectedPorts, SNATPorts: cfg.SNAT.Range(), DenyLists: cfg.DenyLists,
 		Guard: translate.GuardOf(cfg, own), Mode: translate.Mode(cfg.Forwarding.Mode),
 	}
 	t := translate.New(opts)
@@ -123,11 +124,42 @@ func Imagine(cfg *config.Configuration, services []*discovery.Service, node disc
 			add(p.Object, p)
 		}
 	}
+	for _, p := range unroomed(frontends.Load()) {
+		add(p.Object, p)
+	}
 	registry := problem.NewRegistry(slog.New(slog.DiscardHandler))
 	for object, list := range found {
 		registry.Set("explain", object, list...)
 	}
 	return View{Guard: opts.Guard, Claims: t.Claims, Table: frontends.Load(), Problems: registry.Of}, nil
+}
+
+// unroomed are the ranges of ports of addresses that have more of them than a node takes: which of them are left out,
+// the order of their arrival decides.
+func unroomed(s *lbtable.Snapshot) (out []problem.Problem) {
+	type at struct {
+		netip.Addr
+		proto uint8
+	}
+	ranges := map[at][]*lbtable.FrontendEntry{}
+	for f := range s.All() {
+		if f.LastPort != 0 {
+			k := at{f.AddrPort.Addr(), f.Proto}
+			ranges[k] = append(ranges[k], f)
+		}
+	}
+	for _, list := range ranges {
+		if len(list) <= lb.MaxRanges {
+			continue
+		}
+		for _, f := range list {
+			out = append(out, problem.Problem{
+				Kind: problem.NoSteeringRoom, Object: "Service " + f.ServiceName,
+				Reason: fmt.Sprintf("%s %s: one of %d ranges of ports of the address and protocol, of which a node takes %d: packets to the others go to the kernel", f.Kind, f.Address(), len(list), lb.MaxRanges),
+			})
+		}
+	}
+	return out
 }
 
 // renderFrontends writes frontends and problems. Problems that Errors and Warnings have

@@ -26,7 +26,11 @@ func (v *View) refusals(svc *Service, of *discovery.Service) {
 		for j := range svc.Ports[i].Detail {
 			e := &svc.Ports[i].Detail[j]
 			a, err := netip.ParseAddrPort(e.Address)
-			why := cmp.Or(v.Guard.Refuses(a), loops[svc.Ports[i].Protocol+e.Address])
+			refused := v.Guard.Refuses(a)
+			if of != nil {
+				refused = v.Guard.RefusesEndpoint(of, a)
+			}
+			why := cmp.Or(refused, loops[svc.Ports[i].Protocol+e.Address])
 			if err == nil && why != "" {
 				e.Reason, e.LocalReason = "refused: "+why, ""
 			}

@@ -35,11 +35,13 @@ func askedOptions(svc *discovery.Service) []Option {
 	add("slow-start", o.SlowStart.String(), o.SlowStart > 0)
 	add("max-connections", number(o.MaxConnections), o.MaxConnections > 0)
 	add("new-connections-per-second", number(o.NewConnectionsPerSecond), o.NewConnectionsPerSecond > 0)
+	add("deny-lists", o.DenyLists, o.DenyLists != "")
 	add("quic-cid", o.QUICConnectionID.String(), o.QUICConnectionID.Length > 0)
 	clamp := number(uint32(o.MSSClamp))
 	if o.MSSClamp == discovery.MSSClampAuto {
 		clamp = "auto"
 	}
+	add("port-range", o.PortRange.String(), o.PortRange.Last != 0)
 	add("mss-clamp", clamp, o.MSSClamp != 0)
 	return out
 }

@@ -60,7 +60,9 @@ func (q *Question) Answer() (*Output, error) {
 			}
 		}
 		for _, e := range q.Report.Warnings {
-			if e.Service.Name == "" {
+			if e.Unserved { // an error, as in weir check
+				out.Errors = append(out.Errors, e.Error())
+			} else if e.Service.Name == "" {
 				out.Notes = append(out.Notes, e.Error())
 			} else {
 				warnings[e.Service] = append(warnings[e.Service], e.Error())

@@ -103,6 +103,12 @@ func (p *Port) render(b *strings.Builder, change string) {
 }
 
 func (p *Port) renderPolicies(b *strings.Builder) {
+	if p.Unresolved {
+		b.WriteString("    endpoints by name: not known here, weir run resolves them\n")
+		if len(p.Detail) == 0 {
+			return
+		}
+	}
 	if p.ByFamily == nil {
 		p.Cluster.render(b, "cluster", len(p.Detail), "refused", p.serves("Cluster"))
 		p.Local.render(b, "local", len(p.Detail), p.emptyLocal(), p.serves("Local"))

@@ -13,10 +13,12 @@ import (
 func Warn(frontends *table.Snapshot, attached []string, log *slog.Logger) {
 	var list []Frontend
 	for f := range frontends.All() {
-		packet := Packet{Interfaces: attached, Protocol: f.Proto, To: f.AddrPort}
-		g := Frontend{Name: fmt.Sprintf("%s %s of %s", header.ProtocolName(f.Proto), f.AddrPort, f.ServiceName), Packet: packet}
+		packet := Packet{Interfaces: attached, Protocol: f.Proto, To: f.AddrPort, LastPort: f.LastPort}
+		g := Frontend{Name: fmt.Sprintf("%s %s of %s", header.ProtocolName(f.Proto), f.Address(), f.ServiceName), Packet: packet}
 		for _, e := range f.Pool.Endpoints() {
-			packet.To = e.AddrPort
+			if packet.To = e.AddrPort; f.LastPort != 0 {
+				packet.To = f.Target(&e, f.AddrPort.Port())
+			}
 			g.Endpoints = append(g.Endpoints, packet)
 		}
 		list = append(list, g)

@@ -33,17 +33,37 @@ func lacks(p xsk.Probe) string {
 	return "needs " + p.Name + " (Linux " + p.Kernel + " has them)"
 }
 
-// hookOf is the hook that a start would choose for a device, with the reason: see ports.Interface.
-func hookOf(cfg *config.Configuration, in config.Interface, dev netlink.Link) (hook, why string) {
-	cannot := lacks(steer.ProbeFlowTable())
-	if cannot == "" {
-		cannot = lacks(steer.ProbeTCX())
-	}
+// noFlowTable is why the kernel cannot look flows up, "" if it can.
+func noFlowTable() string {
 	if p := steer.ProbeBPFFS(""); errors.Is(p.Err, steer.ErrNotBPFFS) {
-		cannot = "the kernel forwards no flows: " + p.Err.Error()
+		return "the kernel forwards no flows: " + p.Err.Error()
 	}
 	if !steer.LoadsInOrder(runtime.GOARCH) {
-		cannot = "the kernel forwards no flows on " + runtime.GOARCH
+		return "the kernel forwards no flows on " + runtime.GOARCH
+	}
+	return lacks(steer.ProbeFlowTable())
+}
+
+// checkSNATPorts reports the ports of connections on the machine's addresses.
+func checkSNATPorts(f *findings, cfg *config.Configuration) {
+	if cfg.SNAT.Ports != (config.PortRange{}) {
+		return
+	}
+	switch why := noFlowTable(); {
+	case cfg.FlowCache.Mode == config.FlowCacheOff:
+		f.add(OK, "SNAT ports", "%s: flowCache.mode is off", cfg.SNAT.Range())
+	case why != "":
+		f.add(Note, "SNAT ports", "%s, which is fewer than elsewhere: %s", cfg.SNAT.Range(), why)
+	default:
+		f.add(OK, "SNAT ports", "%s and 1024-29999, but for those that the machine uses", cfg.SNAT.Range())
+	}
+}
+
+// hookOf is the hook that a start would choose for a device, with the reason: see ports.Interface.
+func hookOf(cfg *config.Configuration, in config.Interface, dev netlink.Link) (hook, why string) {
+	cannot := noFlowTable()
+	if cannot == "" {
+		cannot = lacks(steer.ProbeTCX())
 	}
 	switch {
 	case cfg.FlowCache.Mode == config.FlowCacheOff:

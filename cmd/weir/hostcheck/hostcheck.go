@@ -59,6 +59,7 @@ func Check(cfg *config.Configuration) []Finding {
 	checkSysctls(&fs, cfg)
 	checkKernel(&fs)
 	checkInterfaces(&fs, cfg)
+	checkSNATPorts(&fs, cfg)
 	checkPrograms(&fs, cfg)
 	checkNeighbors(&fs)
 	checkForwarding(&fs, cfg)

@@ -169,12 +169,16 @@ endpoints: [{addresses: [10.1.1.1]}]
 	}{
 		{"good", good, "edge-1", OK, "2 objects, 1 of them Services"},
 		{"node unknown", good, "edge-2", Note, "there is no Node edge-2"},
-		{"no slice", good, "edge-1", Note, "no EndpointSlice has the label kubernetes.io/service-name: web"},
+		{"no slice", good, "edge-1", Note, "no valid EndpointSlice has the label kubernetes.io/service-name: web"},
 		{"slice of a misspelt Service", good + strings.ReplaceAll(slice, "service-name: web", "service-name: wbe"), "edge-1", Note,
 			"names Service default/wbe, which does not exist (did you mean web?)"},
 		{"port of another name", good + strings.Replace(slice, "ports: [{", "ports: [{name: http, ", 1), "edge-1", Wrong, `no EndpointSlice has a TCP port of the name ""`},
 		{"misspelt kind", good + strings.Replace(slice, "kind: EndpointSlice", "kind: EndpointSlices", 1), "edge-1", Wrong, "did you mean discovery.k8s.io/v1 or v1beta1 EndpointSlice?"},
 		{"address of another", loadBalancer("web", "{port: 80}") + loadBalancer("dup", "{port: 80}"), "edge-1", Wrong, "TCP 192.0.2.10:80 is held by Service default/dup"},
+		{"as many ranges as fit", ranged(8, 99), "edge-1", OK, "8 objects"},
+		{"more ranges than fit", ranged(9, 99), "edge-1", Wrong, "192.0.2.10:10800-10899: one of 9 ranges of ports of the address and protocol, of which a node takes 8"},
+		{"ranges with common ports", ranged(2, 150), "edge-1", Wrong, "Service default/s1: TCP 192.0.2.10:10100-10250 has ports in common with 192.0.2.10:10000-10150 of Service default/s0"},
+		{"route of a refused Gateway", refusedGateway, "edge-1", Wrong, "TCPRoute default/web: spec.parentRefs[0]: Gateway default/edge is refused"},
 		{"within the limits", loadBalancer("web", ports[0]), "edge-1", OK, "1 objects"},
 		{"beyond the limits", loadBalancer("web", ports...), "edge-1", Wrong, "asks for more than the 655 frontends that a Service may have"},
 		{"bad port", strings.Replace(good, "30080", "70000", 1), "edge-1", Wrong, "spec.ports[0].nodePort"},
@@ -229,3 +233,47 @@ func TestHookIsToldWithTheReason(t *testing.T) {
 		})
 	}
 }
+
+// The ports of connections on the machine's addresses are shown with the reason for the fewer.
+func TestSNATPortsAreShown(t *testing.T) {
+	for name, tt := range map[string]struct {
+		edit func(*config.Configuration)
+		want string // "" for nothing
+	}{
+		"off":        {func(c *config.Configuration) { c.FlowCache.Mode = config.FlowCacheOff }, "SNAT ports: 61000-65535: flowCache.mode is off"},
+		"configured": {func(c *config.Configuration) { c.SNAT.Ports = config.PortRange{Lo: 20000, Hi: 20009} }, ""},
+		"auto":       {func(*config.Configuration) {}, "SNAT ports: 61000-65535"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config.Default()
+			tt.edit(cfg)
+			var f findings
+			checkSNATPorts(&f, cfg)
+			if tt.want == "" {
+				if len(f) > 0 {
+					t.Errorf("shown: %v", f)
+				}
+				return
+			}
+			if len(f) != 1 || !strings.HasPrefix(f[0].String(), tt.want) || f[0].Level == Wrong {
+				t.Errorf("shown: %v, want %s", f, tt.want)
+			}
+		})
+	}
+}
+
+// ranged are Services of an address with a range each, of last more ports than one.
+func ranged(services, last int) (out string) {
+	for i := range services {
+		first := 10000 + 100*i
+		out += fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {namespace: default, name: s%d, annotations: {weir.dev/port-range: %d-%d}}\n"+
+			"spec: {type: LoadBalancer, ports: [{port: %d}]}\nstatus: {loadBalancer: {ingress: [{ip: 192.0.2.10}]}}\n", i, first, first+last, first)
+	}
+	return out
+}
+
+const refusedGateway = `
+--- {apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: weir}, spec: {controllerName: weir.dev/gateway-controller}}
+--- {apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: edge}, spec: {gatewayClassName: weir, listeners: [{name: web, protocol: TCP, port: 80000}]}}
+--- {apiVersion: gateway.networking.k8s.io/v1, kind: TCPRoute, metadata: {name: web}, spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: v1, port: 80}]}]}}
+`

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/lb/announce/l2"
 )
@@ -37,6 +39,39 @@ func checkLinks(fs *findings, cfg *config.Configuration) {
 		}
 		if _, err := os.Stat(filepath.Join("/sys/class/net", name, "phy80211")); err == nil {
 			fs.add(Note, subject, "it is wireless: most access points drop ARP and neighbor discovery for an address that is not the station's")
+		}
+		if l, err := netlink.LinkByName(name); err == nil {
+			checkBridges(fs, l)
+		}
+	}
+}
+
+// checkBridges looks for interfaces that get no packets for addresses that they do not have, and for bridges
+// that filter by MAC address.
+func checkBridges(fs *findings, l netlink.Link) {
+	a := l.Attrs()
+	subject := "interface " + a.Name
+	if l.Type() == "ipvlan" {
+		fs.add(Wrong, subject, "it is an ipvlan, which gets packets for its own addresses alone: nothing that is announced on it is served")
+		fs.mend("use a macvlan or the interface below it")
+	}
+	if master, err := netlink.LinkByIndex(a.MasterIndex); a.MasterIndex != 0 && err == nil && master.Type() == "bridge" {
+		fs.add(Wrong, subject, "it is a port of bridge %s, which takes the answers to ARP", master.Attrs().Name)
+		fs.mend("set announce.l2.interfaces to [%s]", master.Attrs().Name)
+	}
+	if l.Type() != "bridge" {
+		return
+	}
+	all, _ := netlink.LinkList()
+	for _, port := range all {
+		if port.Attrs().MasterIndex != a.Index {
+			continue
+		}
+		info, err := netlink.LinkGetProtinfo(port)
+		if err == nil && !info.Learning && !info.Flood {
+			fs.add(Note, subject, "its port %s neither learns MAC addresses nor gets frames for unknown ones: hosts behind it that are not in the table get no answer",
+				port.Attrs().Name)
+			fs.mend("bridge link set dev %s learning on", port.Attrs().Name)
 		}
 	}
 }
@@ -69,6 +104,46 @@ func checkOnLinks(fs *findings, cfg *config.Configuration, addresses []netip.Add
 		text = fmt.Sprintf("%s and %d more addresses are", outside[0], n-1)
 	}
 	fs.add(Note, "announce.l2", "%s in no subnet of %s, and not announced", text, strings.Join(a.L2.Interfaces, ", "))
+}
+
+// checkUnanswered looks for addresses in subnets of the interfaces where nothing is announced on links.
+// Hosts of a subnet do not ask routers: they ask for the address by ARP or neighbor discovery.
+func checkUnanswered(fs *findings, cfg *config.Configuration, addresses []netip.Addr, machine map[netip.Addr]bool) {
+	if len(cfg.Announce.L2.Interfaces) > 0 {
+		return // see checkOnLinks
+	}
+	for _, name := range cfg.AttachedNames() {
+		var list []netip.Addr
+		subnets := l2.Subnets(name)
+		for _, x := range addresses {
+			if l2.Holds(subnets, x) && !machine[x] {
+				list = append(list, x)
+			}
+		}
+		if len(list) == 0 {
+			continue
+		}
+		slices.SortFunc(list, netip.Addr.Compare)
+		list = slices.Compact(list)
+		text := list[0].String() + " is"
+		if n := len(list); n > 1 {
+			text = fmt.Sprintf("%s and %d more addresses are", list[0], n-1)
+		}
+		fs.add(Note, "interface "+name, "%s in its subnet, and this node does not answer for it there: no host of the subnet reaches it, unless another answers", text)
+		fs.mend("set announce.l2.interfaces to [%s]", name)
+	}
+}
+
+// machineAddresses are the addresses of this machine's interfaces.
+func machineAddresses() map[netip.Addr]bool {
+	m := map[netip.Addr]bool{}
+	list, _ := net.InterfaceAddrs() // without them Node objects alone tell
+	for _, x := range list {
+		if p, err := netip.ParsePrefix(x.String()); err == nil {
+			m[p.Addr()] = true
+		}
+	}
+	return m
 }
 
 // checkSecretFiles looks for files with secrets that every user may read.

@@ -2,13 +2,17 @@ package hostcheck
 
 import (
 	"encoding/base64"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 )
 
 func TestLinksAreChecked(t *testing.T) {
@@ -52,6 +56,84 @@ func TestLinksAreChecked(t *testing.T) {
 		text = strings.ReplaceAll(text, "interface lo: nothing is announced on it: it has no address\n", "") // without a MAC address
 		if c.want == "" && text != "" || !strings.Contains(text, c.want) || strings.Contains(text, "hunter2") {
 			t.Errorf("%s: %q, want %q", name, text, c.want)
+		}
+	}
+}
+
+// Interfaces that get no answers for addresses that are announced on them.
+func TestWireBridgesAreChecked(t *testing.T) {
+	labtest.Require(t)
+	lab, err := netlab.New()
+	must(t, err)
+	t.Cleanup(func() { must(t, lab.Close()) })
+	node, err := lab.Namespace("node")
+	must(t, err)
+	far, err := lab.Namespace("far")
+	must(t, err)
+	must(t, netlab.Connect(netlab.End{Namespace: node, Name: "eth0"}, netlab.End{Namespace: far, Name: "eth0"}, netlab.LinkConfig{}))
+	must(t, node.Bridge("br0", []string{"eth0"}))
+	port, err := node.Interface("eth0")
+	must(t, err)
+	check := func(name, want string) {
+		t.Helper()
+		l, err := node.Interface(name)
+		must(t, err)
+		var fs findings
+		must(t, node.Do(func() error { checkBridges(&fs, l); return nil }))
+		if text := fmt.Sprint(fs); want == "" && len(fs) > 0 || !strings.Contains(text, want) {
+			t.Errorf("%s: %s, want %q", name, text, want)
+		}
+	}
+	check("eth0", "it is a port of bridge br0")
+	check("br0", "")
+	must(t, node.Netlink().LinkSetLearning(port, false))
+	check("br0", "")
+	must(t, node.Netlink().LinkSetFlood(port, false))
+	check("br0", "its port eth0 neither learns MAC addresses nor gets frames for unknown ones")
+}
+
+// An address in the node's own subnet is found that nobody answers for, and an endpoint on this machine that is
+// protected, without a Node object.
+func TestWireManifestsAreCheckedAgainstTheMachine(t *testing.T) {
+	labtest.Require(t)
+	lab, err := netlab.NewLAN(1)
+	must(t, err)
+	t.Cleanup(func() { must(t, lab.Close()) })
+	dir := t.TempDir()
+	own, vip := netlab.Host4(netlab.LANNet, netlab.LANFirstNode), netlab.Host4(netlab.LANNet, 100)
+	must(t, os.WriteFile(filepath.Join(dir, "api.yaml"), fmt.Appendf(nil, `apiVersion: v1
+kind: Service
+metadata: {namespace: kube-system, name: api}
+spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, clusterIP: 10.96.0.9, ports: [{name: https, port: 6443}]}
+status: {loadBalancer: {ingress: [{ip: %s, ipMode: VIP}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: kube-system, name: api-1, labels: {kubernetes.io/service-name: api}}
+addressType: IPv4
+ports: [{name: https, port: 6443, protocol: TCP}]
+endpoints: [{addresses: [%s], conditions: {ready: true}}]
+`, vip, own), 0o600))
+	const unanswered, protected = "10.70.0.100 is in its subnet, and this node does not answer", "port 6443 of the node's own addresses is protected"
+	for name, c := range map[string]struct {
+		edit func(*config.Configuration)
+		want []string
+	}{
+		"defaults":  {func(*config.Configuration) {}, []string{unanswered, protected}},
+		"announced": {func(c *config.Configuration) { c.Announce.L2.Interfaces = []string{"eth0"} }, []string{protected}},
+		"allowed":   {func(c *config.Configuration) { c.ProtectedEndpointPorts = nil }, []string{unanswered}},
+	} {
+		cfg := config.Default()
+		cfg.NodeName, cfg.Discovery.Manifests = "node1", &config.Manifests{Path: dir}
+		cfg.Interfaces = []config.Interface{{Name: "eth0"}}
+		c.edit(cfg)
+		var fs findings
+		must(t, lab.Nodes[0].Do(func() error { checkManifests(&fs, cfg); return nil }))
+		text := fmt.Sprint(fs)
+		for _, line := range []string{unanswered, protected} {
+			if strings.Contains(text, line) != slices.Contains(c.want, line) {
+				t.Errorf("%s: %q, want %q", name, text, c.want)
+			}
 		}
 	}
 }

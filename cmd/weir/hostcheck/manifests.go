@@ -78,7 +78,8 @@ func judgeAggregates(fs *findings, cfg *config.Configuration, s *discovery.Servi
 func judgeServices(fs *findings, cfg *config.Configuration, src *manifest.Source) {
 	services := src.Services()
 	node := discovery.Node{Node: src.Node(), Addresses: src.NodeAddresses()}
-	own := func(a netip.Addr) bool { return slices.Contains(node.Addresses, a) }
+	machine := machineAddresses()
+	own := func(a netip.Addr) bool { return slices.Contains(node.Addresses, a) || machine[a] }
 	view, err := explain.Imagine(cfg, services, node, own)
 	if err != nil {
 		fs.add(Wrong, "manifests", "%v", err)
@@ -97,4 +98,5 @@ func judgeServices(fs *findings, cfg *config.Configuration, src *manifest.Source
 		judgeAggregates(fs, cfg, s)
 	}
 	checkOnLinks(fs, cfg, addresses)
+	checkUnanswered(fs, cfg, addresses, machine)
 }

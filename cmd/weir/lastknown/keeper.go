@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/discovery/kube/cluster"
+	"github.com/weirlb/weir/discovery/names"
 )
 
 // Keeper saves a state after it has changed, and at the end. A cluster that
@@ -35,6 +36,13 @@ type Keeper struct {
 	Confirm time.Duration
 	Log     *slog.Logger
 
+	// write writes the state, unless it is not known.
+	write func(at time.Time) (sum []byte, size int64, known bool, err error)
+	// lacking is what a write that fails means.
+	lacking string
+	// whole is true if the file itself has the times of what is in it, so that it is written anew for these.
+	whole bool
+
 	changed chan struct{}
 	step    int       // of Intervals
 	tried   time.Time // to save, zero for never
@@ -51,10 +59,40 @@ type Keeper struct {
 
 // NewKeeper makes a Keeper that does nothing before Run.
 func NewKeeper(path, cluster string, objects func() *cluster.Objects, log *slog.Logger) *Keeper {
+	k := idleKeeper(path, log)
+	k.Cluster, k.Objects = cluster, objects
+	k.lacking = "the last known state is not kept: a start without the API server would serve an older one"
+	k.write = func(at time.Time) (sum []byte, size int64, known bool, err error) {
+		o := k.Objects()
+		if o == nil {
+			return nil, 0, false, nil
+		}
+		sum, size, err = save(k.Path, k.Cluster, at, o)
+		return sum, size, true, err
+	}
+	return k
+}
+
+// NewNamesKeeper makes a Keeper of answers of the DNS that does nothing before Run. Without an answer there is
+// no file.
+func NewNamesKeeper(path string, answers func() []names.Kept, log *slog.Logger) *Keeper {
+	k := idleKeeper(path, log)
+	k.whole, k.lacking = true, "answers of the DNS are not kept: a start without a resolver would have older endpoints"
+	k.write = func(at time.Time) (sum []byte, size int64, known bool, err error) {
+		list := answers()
+		if len(list) == 0 && k.size == 0 {
+			return nil, 0, false, nil
+		}
+		size, err = SaveNames(path, at, list)
+		return nil, size, true, err
+	}
+	return k
+}
+
+func idleKeeper(path string, log *slog.Logger) *Keeper {
 	return &Keeper{
-		Path: path, Cluster: cluster, Objects: objects, Log: log,
-		Budget: 1 << 30,
-		Delay:  5 * time.Second, Intervals: []time.Duration{time.Minute, 10 * time.Minute}, Confirm: 10 * time.Minute,
+		Path: path, Log: log, Budget: 1 << 30,
+		Delay: 5 * time.Second, Intervals: []time.Duration{time.Minute, 10 * time.Minute}, Confirm: 10 * time.Minute,
 		changed: make(chan struct{}, 1),
 	}
 }
@@ -75,7 +113,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			if k.takeChange() || due != nil {
+			if k.takeChange() || due != nil || k.whole {
 				k.save()
 			}
 			k.confirm()
@@ -91,7 +129,9 @@ func (k *Keeper) Run(ctx context.Context) {
 				due = time.After(k.wait())
 			}
 		case <-confirm.C:
-			k.confirm()
+			if k.confirm(); k.whole {
+				k.Changed()
+			}
 		}
 	}
 }
@@ -137,14 +177,13 @@ func (k *Keeper) wait() time.Duration {
 
 // save writes the state, and reports false where it could not.
 func (k *Keeper) save() (ok bool) {
-	o := k.Objects()
-	if o == nil {
+	start := time.Now()
+	at := k.goodAt(start)
+	sum, size, known, err := k.write(at)
+	if !known {
 		return true
 	}
-	start := time.Now()
 	k.tried = start
-	at := k.goodAt(start)
-	sum, size, err := save(k.Path, k.Cluster, at, o)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err == nil {
@@ -185,7 +224,7 @@ func (k *Keeper) goodAt(now time.Time) time.Time {
 // Preconditions: k.mu is held.
 func (k *Keeper) note(last *error, err error) {
 	if err != nil && (*last == nil || (*last).Error() != err.Error()) {
-		k.Log.Error("the last known state is not kept: a start without the API server would serve an older one", "err", err)
+		k.Log.Error(k.lacking, "err", err)
 	}
 	*last = err
 }

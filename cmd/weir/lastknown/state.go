@@ -83,20 +83,25 @@ func Save(path, cluster string, at time.Time, o *cluster.Objects) error {
 
 // save returns the checksum and the size of the written state.
 func save(path, cluster string, at time.Time, o *cluster.Objects) (sum []byte, size int64, err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, 0, fmt.Errorf("last known state: %w", err)
-	}
-	if err := statefile.Directory(filepath.Dir(path)); err != nil {
-		return nil, 0, fmt.Errorf("last known state: %w", err)
-	}
 	data, err := encode(cluster, at, o)
+	if err == nil {
+		err = write(path, data)
+	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("last known state: %w", err)
 	}
-	if err := replace(path, data); err != nil {
-		return nil, 0, fmt.Errorf("last known state: %w", err)
-	}
 	return data[len(data)-sha256.Size:], int64(len(data)), nil
+}
+
+// write writes a file into a directory that no other user may write.
+func write(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := statefile.Directory(filepath.Dir(path)); err != nil {
+		return err
+	}
+	return replace(path, data)
 }
 
 // temporary follows the name of a file that is being written.
@@ -177,11 +182,7 @@ type message interface{ Marshal() ([]byte, error) }
 
 func encode(cluster string, at time.Time, o *cluster.Objects) ([]byte, error) {
 	var b bytes.Buffer
-	head, err := json.Marshal(Header{headerKind, Version, cluster, at.UTC(), o.Len()})
-	if err != nil {
-		return nil, err
-	}
-	b.Write(append(head, '\n'))
+	err := begin(&b, &Header{headerKind, Version, cluster, at.UTC(), o.Len()})
 	record := func(kind byte, m message) {
 		body, e := m.Marshal()
 		err = errors.Join(err, e)
@@ -204,9 +205,21 @@ func encode(cluster string, at time.Time, o *cluster.Objects) ([]byte, error) {
 	for _, s := range o.Valid {
 		record(recordValid, s)
 	}
+	return end(&b), err
+}
+
+// begin writes the first line of a file.
+func begin(b *bytes.Buffer, h *Header) error {
+	head, err := json.Marshal(h)
+	b.Write(append(head, '\n'))
+	return err
+}
+
+// end writes the checksum, and returns the contents of the file.
+func end(b *bytes.Buffer) []byte {
 	sum := sha256.Sum256(b.Bytes())
 	b.Write(sum[:])
-	return b.Bytes(), err
+	return b.Bytes()
 }
 
 // Load reads the state of cluster and the time at which it was last known to be
@@ -217,19 +230,8 @@ func Load(path, cluster string) (*cluster.Objects, time.Time, error) {
 	removeTemporary(path + SeenSuffix)
 	o, h, sum, err := read(path)
 	switch {
-	case errors.Is(err, statefile.ErrDirectory):
-		return nil, time.Time{}, fmt.Errorf("last known state: %w", err)
-	case errors.Is(err, ErrCorrupt), errors.Is(err, statefile.ErrUntrusted):
-		aside := path + ".corrupt"
-		if e := statefile.SetAside(statefile.ClusterState, statefile.CauseOf(err), path, aside); e != nil {
-			return nil, time.Time{}, fmt.Errorf("last known state: %s: %w (and cannot be set aside: %w)", path, err, e)
-		}
-		return nil, time.Time{}, fmt.Errorf("last known state: %s: %w: set aside as %s", path, err, aside)
-	case errors.Is(err, errVersion):
-		statefile.Count(statefile.ClusterState, statefile.Layout)
-		return nil, time.Time{}, fmt.Errorf("last known state: %w", err)
 	case err != nil:
-		return nil, time.Time{}, fmt.Errorf("last known state: %w", err)
+		return nil, time.Time{}, fmt.Errorf("last known state: %w", setAside(statefile.ClusterState, path, err))
 	case h.Cluster != cluster:
 		statefile.Count(statefile.ClusterState, statefile.Other)
 		return nil, time.Time{}, fmt.Errorf("last known state: %s: %w: it is of %s, this is %s", path, ErrOther, h.Cluster, cluster)
@@ -241,18 +243,27 @@ func Load(path, cluster string) (*cluster.Objects, time.Time, error) {
 	return o, at, nil
 }
 
+// setAside is err of a file that is not read. One that is corrupt or not trusted gets another name.
+func setAside(file statefile.File, path string, err error) error {
+	switch {
+	case errors.Is(err, statefile.ErrDirectory):
+		return err
+	case errors.Is(err, ErrCorrupt), errors.Is(err, statefile.ErrUntrusted):
+		aside := path + ".corrupt"
+		if e := statefile.SetAside(file, statefile.CauseOf(err), path, aside); e != nil {
+			return fmt.Errorf("%s: %w (and cannot be set aside: %w)", path, err, e)
+		}
+		return fmt.Errorf("%s: %w: set aside as %s", path, err, aside)
+	case errors.Is(err, errVersion):
+		statefile.Count(file, statefile.Layout)
+	}
+	return err
+}
+
 func read(path string) (o *cluster.Objects, h *Header, sum []byte, err error) {
-	f, err := statefile.Open(path, os.O_RDONLY)
+	data, err := contents(path, MaxFileSize)
 	if err != nil {
 		return nil, nil, nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	if len(data) > MaxFileSize {
-		return nil, nil, nil, fmt.Errorf("%w: larger than %d bytes", ErrCorrupt, MaxFileSize)
 	}
 	if o, h, err = decode(data); err != nil {
 		return nil, nil, nil, err
@@ -260,7 +271,22 @@ func read(path string) (o *cluster.Objects, h *Header, sum []byte, err error) {
 	return o, h, data[len(data)-sha256.Size:], nil
 }
 
-func decode(data []byte) (*cluster.Objects, *Header, error) {
+// contents reads a file of at most limit bytes.
+func contents(path string, limit int64) ([]byte, error) {
+	f, err := statefile.Open(path, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("%w: larger than %d bytes", ErrCorrupt, limit)
+	}
+	return data, err
+}
+
+// open returns the header of a file of a kind and version, and all between it and the checksum.
+func open(data []byte, kind string, version int) (h *Header, records []byte, err error) {
 	if len(data) < sha256.Size {
 		return nil, nil, fmt.Errorf("%w: %d bytes are too few", ErrCorrupt, len(data))
 	}
@@ -272,12 +298,20 @@ func decode(data []byte) (*cluster.Objects, *Header, error) {
 	if !ok {
 		return nil, nil, fmt.Errorf("%w: no header", ErrCorrupt)
 	}
-	h := &Header{}
-	if err := json.Unmarshal(line, h); err != nil || h.Kind != headerKind {
-		return nil, nil, fmt.Errorf("%w: its header is not that of a %s", ErrCorrupt, headerKind)
+	h = &Header{}
+	if err := json.Unmarshal(line, h); err != nil || h.Kind != kind {
+		return nil, nil, fmt.Errorf("%w: its header is not that of a %s", ErrCorrupt, kind)
 	}
-	if h.Version != Version {
-		return nil, nil, fmt.Errorf("%w: format %d, this is %d", errVersion, h.Version, Version)
+	if h.Version != version {
+		return nil, nil, fmt.Errorf("%w: format %d, this is %d", errVersion, h.Version, version)
+	}
+	return h, records, nil
+}
+
+func decode(data []byte) (*cluster.Objects, *Header, error) {
+	h, records, err := open(data, headerKind, Version)
+	if err != nil {
+		return nil, nil, err
 	}
 	o, err := decodeRecords(records)
 	if err == nil && o.Len() != h.Objects {

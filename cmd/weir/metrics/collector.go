@@ -156,7 +156,7 @@ var general = []metric{
 				e(seconds(r.LastContact), r.Name)
 			}
 		}),
-	gauge("state_file_ok", "0 while the last known state of the cluster cannot be read or written.", nil,
+	gauge("state_file_ok", "0 while the last known state of the cluster, or of endpoints by name, cannot be read or written.", nil,
 		func(s *api.Status, e emit) { e(boolean(s.ProblemCounts[problem.StateFile] == 0)) }),
 	gauge("state_file_bytes", "Size of the last known state that this process has saved.", []string{"file"},
 		func(s *api.Status, e emit) {
@@ -190,6 +190,8 @@ var general = []metric{
 		}),
 	gauge("discovery_slices", "EndpointSlices of Services.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Discovery.Slices)) }),
+	gauge("discovery_named_endpoints", "Endpoints by name, of at most 65,536, each once for every slice and port number of it.", nil,
+		func(s *api.Status, e emit) { e(float64(s.Discovery.NamedEndpoints)) }),
 	gauge("discovery_fqdn_slices", "EndpointSlices that are skipped because their addresses are names.", nil,
 		func(s *api.Status, e emit) { e(float64(s.Discovery.FQDNSlices)) }),
 	gauge("discovery_mirrored_services", "Services that are served from a legacy Endpoints object.", nil,

@@ -40,7 +40,7 @@ func example() *api.Status {
 	return &api.Status{
 		StartTime: time.Unix(1000, 5e8), Synced: true, Healthy: true, FrontendsHash: 77, Snapshot: 42, Services: 3, Frontends: 8, Endpoints: 12,
 		Discovery: api.Discovery{Resources: []api.Resource{{Name: "services", LastContact: time.Unix(1000, 5e8)}},
-			Slices: 9, FQDNSlices: 2, Mirrored: 1, RefusedEndpoints: 4, ServicesRemoved: 5},
+			Slices: 9, FQDNSlices: 2, NamedEndpoints: 7, Mirrored: 1, RefusedEndpoints: 4, ServicesRemoved: 5},
 		Interfaces: []api.Interface{{Name: "eth0", Mode: "native", Driver: "veth", Hook: "tcx", TxChecksum: "metadata", Pinned: true,
 			Repeated: &api.Repeated{Packets: 8, Bytes: 800, Steered: 2}, Lost: api.Lost{Pair: 6, Transmit: 9}, Queues: 4, BoundQueues: 2,
 			Sockets: []api.Socket{{Queue: 0, RxRingFull: 5, RxInvalidDescs: 1, TxInvalidDescs: 2}, {Queue: 1}}}},
@@ -100,6 +100,7 @@ func TestMetricsShowTheStatus(t *testing.T) {
 		`weir_problems{kind="frontend-conflict",severity="error"} 3`,
 		`weir_problems{kind="manifest",severity="error"} 0`,
 		"weir_discovery_fqdn_slices 2",
+		"weir_discovery_named_endpoints 7",
 		"weir_discovery_mirrored_services 1",
 		"weir_discovery_refused_endpoints 4",
 		"weir_discovery_services_removed_total 5",
@@ -180,7 +181,7 @@ func TestMetricsAreConsistent(t *testing.T) {
 
 func TestMetricNamesFollowTheConventions(t *testing.T) {
 	name := regexp.MustCompile(`^weir_[a-z][a-z0-9_]*$`)
-	labels := []string{"worker", "device", "queue", "umem", "reason", "state", "action", "feature", "mode", "driver", "hook", "tx_checksum", "pinned", "version", "revision", "goversion", "resource", "kind", "severity", "file", "cause", "address", "peer", "class", "interface", "change"}
+	labels := []string{"worker", "device", "queue", "umem", "reason", "state", "action", "feature", "mode", "driver", "hook", "tx_checksum", "pinned", "version", "revision", "goversion", "resource", "kind", "severity", "file", "cause", "address", "peer", "class", "interface", "change", "list"}
 	for _, m := range all {
 		if !name.MatchString(m.name) {
 			t.Errorf("%s is no name", m.name)

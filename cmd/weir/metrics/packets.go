@@ -116,6 +116,18 @@ var devices = []metric{
 
 var workers = slices.Concat(workerCounters(), []metric{
 	perWorkerReason("worker_dropped_packets_total", "Packets dropped, by worker and reason; reasons that occurred."),
+	total("denied_packets_total", "Packets dropped for a deny list.", []string{"list"},
+		func(s *api.Status, e emit) {
+			for _, l := range s.DenyLists {
+				e(float64(l.Packets), l.Name)
+			}
+		}),
+	gauge("deny_list_prefixes", "Prefixes of a deny list.", []string{"list"},
+		func(s *api.Status, e emit) {
+			for _, l := range s.DenyLists {
+				e(float64(l.Prefixes), l.Name)
+			}
+		}),
 	total("dropped_packets_total", "Packets dropped, each under one reason.", []string{"reason"},
 		func(s *api.Status, e emit) {
 			for reason, n := range s.Drops {

@@ -66,7 +66,9 @@ var examples = []example{
 	{name: "pool by some nodes: this", files: []string{"bgp_01", "bgp_05"}, node: "NodeB", pools: 1, routes: []string{leased + plain}},
 	{name: "pool by some nodes: another", files: []string{"bgp_01", "bgp_05"}, node: "NodeC", pools: 1},
 	{name: "pool to some routers", files: []string{"bgp_06"}, faults: []string{
-		"BGPAdvertisement metallb-system/example: spec.ipAddressPools[0]: there is no pool PoolA", "BGPAdvertisement metallb-system/example: spec.ipAddressPools: ",
+		"BGPAdvertisement metallb-system/example: spec.ipAddressPools[0]: there is no pool PoolA",
+		"BGPAdvertisement metallb-system/example: spec.peers[0]: no BGPPeer PeerA is", "BGPAdvertisement metallb-system/example: spec.peers[1]: no BGPPeer PeerB is",
+		"BGPAdvertisement metallb-system/example: spec.ipAddressPools: ",
 	}},
 	{name: "some Services", files: []string{"bgp_01", "bgp_07", "bgp_08"}, pools: 1, routes: []string{
 		leased + plain + " pref 200 of [{map[environment:production] []}]", leased + plain + " pref 100 of [{map[environment:staging] []}]",
@@ -80,7 +82,7 @@ var examples = []example{
 	{name: "VRF", files: []string{"bgp_12"}, faults: []string{"BGPPeer metallb-system/example: spec.vrf: "}},
 	{name: "FRR's own configuration", files: []string{"bgp_13"}, peers: []string{iBGP}, faults: []string{"FRRConfiguration metallb-system/with-recv: kind: "}},
 	{name: "graceful restart", files: []string{"bgp_14"}, peers: []string{iBGP + " graceful restart"}},
-	{name: "local number", files: []string{"bgp_15"}, faults: []string{"BGPPeer metallb-system/example: spec.localASN: "}},
+	{name: "local number", files: []string{"bgp_15"}, peers: []string{"64512 to 64520 at 172.30.0.3 as 65410"}},
 	{name: "manual pool", files: []string{"pool_01", "pool_02"}, pools: 2},
 	{name: "pool of namespaces and Services", files: []string{"pool_03"}, pools: 1},
 	{name: "pools that are elsewhere", files: []string{"pool_04"}, faults: []string{
@@ -125,7 +127,7 @@ var examples = []example{
 	},
 	{name: "sample: pools by label", files: []string{"sample_bgpadv_selectspool_by_label"}, faults: []string{"BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools: "}},
 	{name: "sample: pools by name", files: []string{"sample_bgpadv_selectspool_by_list"}, faults: []string{
-		"BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools[0]: ", "BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools: ",
+		"BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools[0]: ", "BGPAdvertisement metallb-system/advertisement: spec.peers[0]: ", "BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools: ",
 	}},
 	{name: "sample: communities", files: []string{"sample_bgpadvertisement_communities_localpref"}, faults: []string{
 		"BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools[0]: ", "BGPAdvertisement metallb-system/advertisement: spec.ipAddressPools: ",
@@ -266,7 +268,7 @@ func peerText(p *addresspool.Peer) string {
 		set  bool
 		v    any
 	}{
-		{"port", p.Port != 0, p.Port}, {"from", p.SourceAddress != "", p.SourceAddress}, {"as", p.RouterID != "", p.RouterID},
+		{"port", p.Port != 0, p.Port}, {"from", p.SourceAddress != "", p.SourceAddress}, {"as", p.RouterID != "", p.RouterID}, {"as", p.LocalASN != 0, p.LocalASN},
 		{"hold", p.Hold != 0, p.Hold}, {"keepalive", p.Keepalive != 0, p.Keepalive},
 	} {
 		if f.set {

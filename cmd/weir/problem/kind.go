@@ -47,6 +47,7 @@ const (
 	LateUpdate        Kind = "late-update"
 	KernelFeature     Kind = "kernel-feature"
 	Configuration     Kind = "configuration"
+	DenyList          Kind = "deny-list"
 	RestartNeeded     Kind = "restart-needed"
 	Publication       Kind = "publication"
 	RoutingRule       Kind = "routing-rule"
@@ -105,6 +106,7 @@ var Kinds = []Description{
 	{LateUpdate, Error, false, false, "The publication of a change takes more than a minute. The state before it is served; no probe fails."},
 	{KernelFeature, Note, false, false, "The kernel or a driver lacks an optional feature."},
 	{Configuration, Error, false, false, "The configuration file has errors: the previous configuration stays in effect."},
+	{DenyList, Error, false, false, "A file of `denyLists` cannot be read or has an error: the last list goes on."},
 	{RestartNeeded, Warning, false, false, "A changed field of the configuration takes effect at the next start."},
 	{Publication, Error, true, false, "A change could not be applied to the packet path."},
 	{RoutingRule, Warning, false, false, "A routing rule is not followed: of a VRF, by TOS, or with goto. The next rules decide."},

@@ -76,7 +76,7 @@ func writable(cfg *config.Configuration) []string {
 	if cfg.Conntrack.Path != "" {
 		dirs = append(dirs, filepath.Dir(cfg.Conntrack.Path))
 	}
-	if cfg.Discovery.Kubernetes != nil && cfg.StateDir != "" {
+	if cfg.StateDir != "" {
 		dirs = append(dirs, cfg.StateDir)
 	}
 	return dirs

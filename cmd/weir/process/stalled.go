@@ -20,6 +20,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/tuning"
 	"github.com/weirlb/weir/conntrack/statefile"
 	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/aligned"
 )
 
 const (
@@ -61,7 +62,7 @@ type Workers struct {
 // Watch reports stalled workers, and starts Weir again when a worker stays stalled.
 func (v *Workers) Watch(ctx context.Context) error {
 	s := stalls{map[int]int{}, map[int]string{}, map[int]thread{}}
-	tick := time.NewTicker(lookForStalls)
+	tick := aligned.NewTicker(lookForStalls)
 	defer tick.Stop()
 	for last := time.Now(); ; {
 		select {

@@ -82,7 +82,7 @@ func newCluster(ctx context.Context, cfg *config.Configuration, reach *translate
 	}
 	logClientGo.Do(func() { klog.SetSlogLogger(log.With("from", "client-go")) })
 	c := &Cluster{
-		names: newNames(cfg), latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, lastknown.File),
+		names: newNames(cfg, log), latencies: metrics.NewLatencies(), server: kc.REST.Host, file: filepath.Join(cfg.StateDir, lastknown.File),
 	}
 	c.clusterIPs.Store(cfg.ClusterIPs)
 	kc.Log, kc.Measure, kc.Working = log, c.latencies, working
@@ -201,7 +201,7 @@ func (c *Cluster) concerns(up *discovery.Update, served map[discovery.ServiceNam
 // Problems implements Source. The log of requests and of the state file is
 // that of their packages.
 func (c *Cluster) Problems() []problem.Problem {
-	out := noteProblems(c.Notes())
+	out := append(noteProblems(c.Notes()), c.names.problems()...)
 	add := func(kind problem.Kind, field, reason string, since time.Time) {
 		out = append(out, problem.Problem{Kind: kind, Object: "API server " + c.server, Field: field, Reason: reason, Since: since, Logged: true})
 	}

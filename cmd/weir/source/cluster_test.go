@@ -106,6 +106,25 @@ func TestUnknownCredentialsEndAStartWithNothingToServe(t *testing.T) {
 	}
 }
 
+// Answers of the DNS that cannot be read are a problem until others are saved, and no reason to fail.
+func TestCorruptAnswersAreAnErrorInTheStatus(t *testing.T) {
+	cfg := config.Default()
+	cfg.StateDir, cfg.Discovery.Kubernetes = t.TempDir(), nil
+	cfg.Discovery.Manifests = &config.Manifests{Path: t.TempDir()}
+	file := filepath.Join(cfg.StateDir, lastknown.NamesFile)
+	if err := os.WriteFile(file, []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	src, err := New(t.Context(), cfg, ReachOf(cfg), func() func() { return func() {} }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := src.Problems()
+	if len(list) != 1 || list[0].Kind != problem.StateFile || !strings.Contains(list[0].Reason, "answers of the DNS: "+file+": corrupt: 7 bytes are too few: set aside as "+file+".corrupt") {
+		t.Errorf("problems are %v", list)
+	}
+}
+
 func TestCorruptStateIsAnErrorInTheStatus(t *testing.T) {
 	cfg := clusterConfig(t, http.StatusServiceUnavailable)
 	file := filepath.Join(cfg.StateDir, lastknown.File)

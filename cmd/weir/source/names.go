@@ -2,11 +2,18 @@ package source
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/lastknown"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/names"
 )
@@ -23,9 +30,13 @@ func resolves(cfg *config.Configuration) bool {
 type resolution struct {
 	resolver *names.Resolver // nil: none are resolved
 	changed  func()
+	keeper   *lastknown.Keeper // nil: nothing is kept
+	file     string            // of the answers
+	// startFault is why the answers of the process before could not be read, "" if they could.
+	startFault string
 }
 
-func newNames(cfg *config.Configuration) *resolution {
+func newNames(cfg *config.Configuration, log *slog.Logger) *resolution {
 	r := &resolution{}
 	if !resolves(cfg) {
 		return r
@@ -36,8 +47,44 @@ func newNames(cfg *config.Configuration) *resolution {
 			servers = names.Server(at)
 		}
 	}
-	r.resolver = names.New(names.Config{Servers: servers, Own: ownAddresses, Changed: func() { r.changed() }})
+	nc := names.Config{Servers: servers, Own: ownAddresses, Changed: r.answersChanged}
+	if cfg.StateDir != "" {
+		r.file = filepath.Join(cfg.StateDir, lastknown.NamesFile)
+		var err error
+		if nc.Kept, err = lastknown.LoadNames(r.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			log.Error("start without the last answers of the DNS", "err", err)
+			r.startFault = err.Error()
+		}
+	}
+	r.resolver = names.New(nc)
+	if r.file != "" {
+		r.keeper = lastknown.NewNamesKeeper(r.file, r.resolver.Answers, log)
+	}
 	return r
+}
+
+func (r *resolution) answersChanged() {
+	r.changed()
+	if r.keeper != nil {
+		r.keeper.Changed()
+	}
+}
+
+// problems are those of the file of answers, whose log is that of its package.
+func (r *resolution) problems() (out []problem.Problem) {
+	add := func(reason string) {
+		out = append(out, problem.Problem{Kind: problem.StateFile, Object: "File " + r.file, Reason: reason, Logged: true})
+	}
+	if r.keeper == nil {
+		return nil
+	}
+	if r.startFault != "" && r.keeper.Saved().IsZero() {
+		add(r.startFault)
+	}
+	if err := r.keeper.Err(); err != nil {
+		add(err.Error())
+	}
+	return out
 }
 
 // resolving are the options of a store whose names are resolved.
@@ -54,14 +101,14 @@ func (r *resolution) run(ctx context.Context) (end func()) {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.resolver.Run(ctx)
-	}()
+	var tasks sync.WaitGroup
+	tasks.Go(func() { r.resolver.Run(ctx) })
+	if r.keeper != nil {
+		tasks.Go(func() { r.keeper.Run(ctx) })
+	}
 	return func() {
 		cancel()
-		<-done
+		tasks.Wait()
 	}
 }
 

@@ -47,7 +47,7 @@ func ReachOf(cfg *config.Configuration) *translate.SharedReach {
 // New makes the source that the configuration names. It calls working for each update.
 func New(ctx context.Context, cfg *config.Configuration, reach *translate.SharedReach, working func() (done func()), log *slog.Logger) (Source, error) {
 	if m := cfg.Discovery.Manifests; m != nil {
-		n := newNames(cfg)
+		n := newNames(cfg, log)
 		src := manifests{manifest.New(manifest.Config{
 			Path:    m.Path,
 			Store:   n.resolving(needed(cfg, reach)),
@@ -76,7 +76,7 @@ func Store(cfg *config.Configuration) discovery.Options {
 	return discovery.Options{
 		NodeName: cfg.NodeName, ServiceProxyName: cfg.ServiceProxyName, Supported: translate.Supported,
 		LoadBalancerClass: cfg.LoadBalancerClass, Names: known,
-		Limits: discovery.Limits{Frontends: limit(lb.MaxFrontends), Endpoints: limit(lb.MaxEndpoints)},
+		Limits: discovery.Limits{Frontends: limit(lb.MaxFrontends), Endpoints: limit(lb.MaxEndpoints), Names: limit(discovery.MaxNamed)},
 	}
 }
 
@@ -142,6 +142,7 @@ func (m manifests) Problems() []problem.Problem {
 	add(problem.Manifest, r.Errors)
 	add(problem.ManifestWarning, r.Warnings)
 	out = append(out, noteProblems(m.Notes())...)
+	out = append(out, m.names.problems()...)
 	for _, n := range r.Notes {
 		out = append(out, problem.Problem{Kind: problem.ManifestNote, Object: "File " + n.File, Reason: n.String(), Logged: true})
 	}

@@ -96,6 +96,7 @@ type serviceRow struct {
 	Zones            []zone
 	ZonesText        string
 	MoreEndpoints    int
+	Unhealthy        string // endpoints that fail or are ejected
 }
 
 type portRow struct {
@@ -121,6 +122,7 @@ type zoneNode struct {
 
 type endpoint struct {
 	Address, Ports, Node, Zone, State, Policy, Used, Reason string
+	Health                                                  string
 	Takes                                                   bool // new flows
 	Open, Refused, Unanswered                               string
 	open                                                    uint32
@@ -355,7 +357,7 @@ func (p *Page) endpointsOf(ctx context.Context, service string) (list []endpoint
 		default:
 			at = len(list)
 			byKey[key] = at
-			list = append(list, endpoint{Address: strings.Trim(host, "[]"), Node: a.Node, Zone: a.Zone, State: a.State, Reason: a.Reason})
+			list = append(list, endpoint{Address: strings.Trim(host, "[]"), Node: a.Node, Zone: a.Zone, State: a.State})
 		}
 		e := &list[at]
 		e.add(a)
@@ -377,6 +379,9 @@ func (e *endpoint) add(a *api.EndpointState) {
 	e.refused, e.unanswered = e.refused+a.Attempts.Refused, e.unanswered+a.Attempts.Unanswered
 	e.Refused, e.Unanswered = number(e.refused), number(e.unanswered)
 	e.Policy = a.Policy
+	if e.Reason == "" || a.Health.Worse(e.Health) { // of the port that is worst off
+		e.Health, e.Reason = a.Health.State, a.Reason
+	}
 	switch {
 	case a.Used:
 		e.Used, e.Takes = "yes", true

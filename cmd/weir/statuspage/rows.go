@@ -17,6 +17,7 @@ func newRow(s *service, now time.Time) serviceRow {
 	r := serviceRow{
 		Name: s.name, Link: link(s.name), Open: number(uint64(s.open)), NewRate: rateText(s.rate.Flows), Packets: "~" + rateText(s.rate.Packets),
 		Chart: newChart("Packets of "+s.name, s.rate.Packets, "/s", &s.packetChart), Drops: number(s.Totals.Drops),
+		Unhealthy: s.unhealthy,
 	}
 	if s.rate.Packets == 0 {
 		r.Packets = "0"

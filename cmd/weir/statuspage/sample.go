@@ -48,6 +48,8 @@ type service struct {
 	api.Totals
 	reasons map[string]uint64 // of drops
 	maximum uint32            // of connections; 0: none
+	// unhealthy is as of api.ServiceState.
+	unhealthy string
 
 	last                   api.Totals // at the last point of the charts
 	rate                   api.Rates  // from then on, or up to then right after it
@@ -191,7 +193,7 @@ func (s *sampler) forget(changed bool) {
 
 func (s *service) follow(a *api.ServiceState, look uint64) {
 	s.seen, s.Totals = look, a.Totals()
-	s.ports, s.reasons = a.Ports, a.Drops
+	s.ports, s.reasons, s.unhealthy = a.Ports, a.Drops, a.Unhealthy()
 	s.open, s.halfOpen, s.maximum = a.Open, a.HalfOpen, a.MaxConnections
 }
 

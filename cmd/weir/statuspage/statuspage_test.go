@@ -75,7 +75,7 @@ func (s *source) ServiceStates(string) (api.Stream, error) {
 			k := uint64(i%7 + 1)
 			state := &api.ServiceState{
 				Service: s.name(i), Open: uint32(100 * k), HalfOpen: 3, NewConnections: n / k, Packets: api.Traffic{FromClients: n * k, FromEndpoints: n * k},
-				Bytes: api.Traffic{FromClients: 900 * n}, Drops: map[string]uint64{},
+				Bytes: api.Traffic{FromClients: 900 * n}, Drops: map[string]uint64{}, Health: map[string]int{api.HealthFailing: 2},
 				Ports: []api.ServicePort{{
 					Name: "http", Protocol: "TCP", Port: 80, Endpoints: 6, Ready: 4, EndpointsByTier: map[string]int{},
 					Tiers: []api.TierInUse{
@@ -104,6 +104,7 @@ func (s *source) EndpointStates(name string) (api.Stream, error) {
 				Service: name, Port: "http", Protocol: "TCP", Address: fmt.Sprintf("10.1.%d.%d:8080", i%3, i), Node: []string{"edge-1", "node-b", "node-c"}[i%3],
 				Zone: []string{"zone-a", "zone-a", "zone-b"}[i%3], State: []string{"ready", "ready", "ready", "ready", "terminating", "not-ready"}[i],
 				Cluster: i < 2, Local: i == 0, Used: i == 0, Policy: "Local", Attempts: api.Attempts{Refused: uint64(7 * i), Unanswered: 3}, Reason: "ready: in this node's zone zone-a", Open: uint32(10 * i),
+				Health: api.EndpointHealth{State: []string{api.HealthPassing, api.HealthFailing}[i%2]},
 			}
 			w.Element(e)
 		}
@@ -142,7 +143,7 @@ func TestPageHasTheState(t *testing.T) {
 	w := get(p, "/")
 	for _, want := range []string{
 		"<strong>edge-1</strong>", "shop/checkout-0000", `tier-same-zone">same-zone`, "was all", "zone-a: 3 ready, 1 terminating, 1 get new flows", "Interface eth1", "absent: is gone",
-		"no-endpoint", "tier-changed", "3 times in 1h0m", `<td class="n">94 %</td>`, `aria-live="polite"`, `<th scope="row">`,
+		"no-endpoint", "tier-changed", "3 times in 1h0m", `<td class="n">94 %</td>`, `aria-live="polite"`, `<th scope="row">`, `<span class="badge bad">2 failing</span>`,
 	} {
 		if !strings.Contains(w.Body.String(), want) {
 			t.Errorf("no %q in the page", want)
@@ -153,7 +154,7 @@ func TestPageHasTheState(t *testing.T) {
 	}
 	s := get(p, "/service?name=shop/checkout-0000").Body.String()
 	for _, want := range []string{"<h1>shop/checkout-0000</h1>", "this node", "zone-b", "10.1.2.5", "terminating", "tier same-zone, was all", "Failed handshakes",
-		"New flows (policy Local)", `<td>no</td>`, `<th scope="col" class="n">Refused</th>`, `<td class="n">35</td><td class="n">3</td>`} {
+		"New flows (policy Local)", `<td>terminating</td><td>passing</td><td>no</td>`, `<td>not-ready</td><td>failing</td><td>no</td>`, `<th scope="col" class="n">Refused</th>`, `<td class="n">35</td><td class="n">3</td>`} {
 		if !strings.Contains(s, want) {
 			t.Errorf("no %q in the page of a Service", want)
 		}

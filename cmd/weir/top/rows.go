@@ -13,10 +13,11 @@ import (
 )
 
 var servicesTab = &tab{
-	name: "services", title: "Services", order: 8,
+	name: "services", title: "Services", order: 9,
 	columns: []column{
-		{"service", "SERVICE", text, 0}, {"tier", "TIER", text, 3}, {"used", "USED", count, 5}, {"endpoints", "OF", count, 6},
-		{"open", "OPEN", count, 0}, {"newPerSecond", "NEW/S", rate, 0}, {"failedPerSecond", "FAIL/S", rate, 2}, {"resentPerSecond", "RESENT/S", rate, 4},
+		{"service", "SERVICE", text, 0}, {"tier", "TIER", text, 2}, {"used", "USED", count, 5}, {"endpoints", "OF", count, 6},
+		{"failing", "FAILING", count, 1},
+		{"open", "OPEN", count, 0}, {"newPerSecond", "NEW/S", rate, 0}, {"failedPerSecond", "FAIL/S", rate, 3}, {"resentPerSecond", "RESENT/S", rate, 4},
 		{"packetsPerSecond", "~PKT/S", rate, 0}, {"bytesPerSecond", "~B/S", rate, 4}, {"dropsPerSecond", "DROP/S", rate, 0}, {"mostDrops", "MOST DROPS", text, 1},
 	},
 	look: func(ctx context.Context, s *source, g *gatherer) error {
@@ -26,7 +27,7 @@ var servicesTab = &tab{
 			g.add(a.Service, counts, func(rates []cell) []cell {
 				tier, used, all := tiersOf(a)
 				return []cell{
-					word(a.Service), word(tier), number(used), number(all), number(a.Open), rates[0], rates[1], rates[2], rates[3], rates[4], rates[5],
+					word(a.Service), word(tier), number(used), number(all), number(a.Health[api.HealthFailing] + a.Health[api.HealthEjected]), number(a.Open), rates[0], rates[1], rates[2], rates[3], rates[4], rates[5],
 					word(most(a.Drops)),
 				}
 			})
@@ -64,11 +65,11 @@ func most(m map[string]uint64) (reason string) {
 }
 
 var endpointsTab = &tab{
-	name: "endpoints", title: "Endpoints", order: 8,
+	name: "endpoints", title: "Endpoints", order: 9,
 	columns: []column{
 		{"endpoint", "ENDPOINT", text, 0}, {"service", "SERVICE", text, 0}, {"port", "PORT", text, 5}, {"node", "NODE", text, 3},
-		{"zone", "ZONE", text, 4}, {"state", "STATE", text, 1}, {"policy", "POLICY", text, 4}, {"used", "USED", text, 2}, {"connections", "CONN", count, 0}, {"open", "OPEN", count, 0},
-		{"failedPerSecond", "FAIL/S", rate, 2},
+		{"zone", "ZONE", text, 4}, {"state", "STATE", text, 1}, {"health", "HEALTH", text, 1}, {"policy", "POLICY", text, 4}, {"used", "USED", text, 2}, {"connections", "CONN", count, 0}, {"open", "OPEN", count, 0},
+		{"failedPerSecond", "FAIL/S", rate, 2}, {"reason", "REASON", text, 6},
 	},
 	look: func(ctx context.Context, s *source, g *gatherer) error {
 		return s.client.EachEndpoint(ctx, "", func(e *api.EndpointState) error {
@@ -82,8 +83,8 @@ var endpointsTab = &tab{
 					used = "yes"
 				}
 				return []cell{
-					word(e.Address), word(e.Service), word(e.Port + "/" + e.Protocol), word(e.Node), word(e.Zone), word(state), word(e.Policy), word(used),
-					number(e.Connections), number(e.Open), rates[0],
+					word(e.Address), word(e.Service), word(e.Port + "/" + e.Protocol), word(e.Node), word(e.Zone), word(state), word(e.Health.State), word(e.Policy), word(used),
+					number(e.Connections), number(e.Open), rates[0], word(e.Reason),
 				}
 			})
 			return nil

@@ -274,6 +274,7 @@ const helpLines = `
 
   Rates are per second since the look before. Packets and bytes of a Service (~)
   are estimates, without those that the kernel forwards by the flow table.
+  FAILING are endpoints that fail their check or are ejected.
   Client prefixes are /24 of IPv4 and /64 of IPv6; the daemon rests for 20 times as
   long as it has counted them. Drops without a Service are of none.
 

@@ -50,6 +50,7 @@ func (w *weir) ServiceStates(string) (api.Stream, error) {
 		for i := range w.services {
 			n := w.n.Load()
 			if err := o.Element(&api.ServiceState{
+				Health:  map[string]int{api.HealthPassing: 2, api.HealthFailing: 1, api.HealthEjected: 2},
 				Service: fmt.Sprintf("shop/%ss-%05d", w.name, i), NewConnections: uint64(i) * n, Drops: map[string]uint64{"no-endpoint": n},
 				Ports: []api.ServicePort{{Endpoints: 5, Tiers: []api.TierInUse{{Tier: "same-zone", Endpoints: 2}}}},
 			}); err != nil {
@@ -64,7 +65,8 @@ func (w *weir) ServiceStates(string) (api.Stream, error) {
 func (w *weir) EndpointStates(string) (api.Stream, error) {
 	return func(o *api.ObjectWriter) error {
 		o.List("endpoints")
-		err := o.Element(&api.EndpointState{Service: "shop/s", Port: "http", Protocol: "TCP", Address: "[2001:db8:1234:5678:9abc:def0:1234:5678]:8080", State: "ready", Drained: true, Cluster: true, Connections: 4})
+		err := o.Element(&api.EndpointState{Service: "shop/s", Port: "http", Protocol: "TCP", Address: "[2001:db8:1234:5678:9abc:def0:1234:5678]:8080", State: "ready", Drained: true, Cluster: true, Connections: 4,
+			Health: api.EndpointHealth{State: api.HealthFailing}, Reason: "fails the health check for 5s: connection refused"})
 		o.End()
 		return err
 	}, nil
@@ -140,17 +142,17 @@ func (m *model) keys(keys ...string) (last tea.Cmd) {
 func TestRatesAreSinceTheLookBefore(t *testing.T) {
 	w := &weir{services: 3}
 	m := live(t, w, Options{})
-	if got := m.sample.rows[0].cells[5]; got.value == got.value {
+	if got := m.sample.rows[0].cells[6]; got.value == got.value {
 		t.Errorf("a rate at the first look: %v", got.value)
 	}
 	do(t, m, m.look())
-	if r := m.sample.rows[0]; r.cells[5].value != r.cells[5].value {
+	if r := m.sample.rows[0]; r.cells[6].value != r.cells[6].value {
 		t.Error("no rate at the second look")
 	}
 	w.pid = 99
 	do(t, m, m.look())
-	if r := m.sample.rows[0]; r.cells[5].value == r.cells[5].value || m.restarted.IsZero() {
-		t.Errorf("a rate across a restart: %v", r.cells[5].value)
+	if r := m.sample.rows[0]; r.cells[6].value == r.cells[6].value || m.restarted.IsZero() {
+		t.Errorf("a rate across a restart: %v", r.cells[6].value)
 	}
 }
 
@@ -175,6 +177,18 @@ func TestRowsAreSortedAndFiltered(t *testing.T) {
 }
 
 // A single request is under way, whatever keys are pressed, and none while the view is paused.
+// Services have the number of endpoints that fail or are ejected, endpoints the state and the reason.
+func TestHealthIsShown(t *testing.T) {
+	m := live(t, &weir{services: 1}, Options{})
+	if got := m.sample.rows[0].cells[4].value; got != 3 {
+		t.Errorf("a Service: %v", got)
+	}
+	m = live(t, &weir{services: 1}, Options{Tab: "endpoints"})
+	if r := m.sample.rows[0].cells; r[6].text != api.HealthFailing || r[len(r)-1].text != "fails the health check for 5s: connection refused" {
+		t.Errorf("an endpoint: %v", r)
+	}
+}
+
 func TestLooksDoNotPileUp(t *testing.T) {
 	m := live(t, &weir{services: 1}, Options{})
 	first := m.look()
@@ -276,10 +290,10 @@ func TestScreensFit(t *testing.T) {
 }
 
 // The first order of each tab is by the column that matters most, and a terminal of 80 columns
-// shows it, with the tier of a Service.
+// shows it, with the tier of a Service and how many endpoints fail.
 func TestFirstOrders(t *testing.T) {
 	for name, want := range map[string][]string{
-		"services": {"~PKT/S*", "TIER"}, "endpoints": {"CONN*", "STATE"}, "workers": {"WORKER*"}, "clients": {"CONNECTIONS*"}, "drops": {"DROP/S*"},
+		"services": {"~PKT/S*", "TIER", "FAILING"}, "endpoints": {"CONN*", "STATE"}, "workers": {"WORKER*"}, "clients": {"CONNECTIONS*"}, "drops": {"DROP/S*"},
 	} {
 		m := live(t, &weir{services: 3}, Options{Tab: name})
 		do(t, m, m.look())

@@ -12,6 +12,7 @@ import (
 // from outside, and whether this node would serve it there.
 type Claim struct {
 	AddrPort netip.AddrPort
+	LastPort uint16 // of a range of ports; 0: a single port
 	Proto    uint8
 	Protocol string // TCP, UDP or SCTP
 	Kind     table.Kind
@@ -51,15 +52,15 @@ func (t *Translator) Claims(svc *discovery.Service) []Claim {
 }
 
 // claim notes a frontend that is served.
-func (f *familyPort) claim(addr netip.Addr, port uint16, kind table.Kind, mode conntrack.Mode) {
+func (f *familyPort) claim(addr netip.Addr, ports discovery.PortRange, kind table.Kind, mode conntrack.Mode) {
 	if f.claims != nil {
-		*f.claims = append(*f.claims, Claim{netip.AddrPortFrom(addr, port), f.proto, f.port.Protocol, kind, f.port.Name, mode, ""})
+		*f.claims = append(*f.claims, Claim{netip.AddrPortFrom(addr, ports.First), ports.Last, f.proto, f.port.Protocol, kind, f.port.Name, mode, ""})
 	}
 }
 
 // refuse notes a frontend that is not served, if the address is of the family at hand.
-func (f *familyPort) refuse(addr netip.Addr, port uint16, kind table.Kind, reason string) {
+func (f *familyPort) refuse(addr netip.Addr, ports discovery.PortRange, kind table.Kind, reason string) {
 	if addr = addr.Unmap(); f.claims != nil && addr.IsValid() && addr.Is6() == f.ipv6 {
-		*f.claims = append(*f.claims, Claim{netip.AddrPortFrom(addr, port), f.proto, f.port.Protocol, kind, f.port.Name, 0, reason})
+		*f.claims = append(*f.claims, Claim{netip.AddrPortFrom(addr, ports.First), ports.Last, f.proto, f.port.Protocol, kind, f.port.Name, 0, reason})
 	}
 }

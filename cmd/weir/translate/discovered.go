@@ -52,7 +52,13 @@ func splitField(text string) (field, reason string) {
 // Conflict returns the problems of a Service that claims a frontend which another
 // holds, and of the holder.
 func Conflict(c *table.ConflictError) []problem.Problem {
-	frontend := fmt.Sprintf("%s %s", header.ProtocolName(c.Proto), c.AddrPort)
+	frontend := fmt.Sprintf("%s %s", header.ProtocolName(c.Proto), table.AddressText(c.AddrPort, c.LastPort))
+	if c.Part != "" {
+		return []problem.Problem{
+			{Kind: problem.FrontendConflict, Object: "Service " + c.Service, Reason: fmt.Sprintf("%s has ports in common with %s of Service %s, which gets them", frontend, c.Part, c.Holder)},
+			{Kind: problem.FrontendContested, Object: "Service " + c.Holder, Reason: fmt.Sprintf("%s has ports in common with %s of Service %s, which does not get them", c.Part, frontend, c.Service)},
+		}
+	}
 	return []problem.Problem{
 		{Kind: problem.FrontendConflict, Object: "Service " + c.Service, Reason: fmt.Sprintf("%s is held by Service %s", frontend, c.Holder)},
 		{Kind: problem.FrontendContested, Object: "Service " + c.Holder, Reason: fmt.Sprintf("%s is claimed by Service %s, too, which does not get it", frontend, c.Service)},

@@ -4,8 +4,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weirlb/weir/cmd/weir/problem"
+	"github.com/weirlb/weir/discovery"
 )
 
 // A command with discovery options of its own would judge Services in another
@@ -23,6 +27,29 @@ func TestAllCommandsReadServicesAlike(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Each finding of discovery is a problem of a kind of its own.
+func TestDiscovered(t *testing.T) {
+	for _, c := range []struct {
+		svc  discovery.Service
+		want []problem.Kind
+	}{
+		{discovery.Service{}, nil},
+		{discovery.Service{Errors: []string{"spec.ports: Required value"}}, []problem.Kind{problem.InvalidObject}},
+		{discovery.Service{Unsupported: "spec.type"}, []problem.Kind{problem.UnsupportedField}},
+		{discovery.Service{Refused: "too many endpoints"}, []problem.Kind{problem.OverLimit}},
+		{discovery.Service{Faults: []discovery.Fault{{Kind: discovery.FaultNoSlices}}, Warnings: []string{"unknown annotation"}},
+			[]problem.Kind{problem.NoSlices, problem.ServiceWarning}},
+	} {
+		var got []problem.Kind
+		for _, p := range Discovered(&c.svc) {
+			got = append(got, p.Kind)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %v, want %v", c.svc, got, c.want)
+		}
 	}
 }
 

@@ -58,6 +58,17 @@ func (g *Guard) Refuses(a netip.AddrPort) string {
 	return ""
 }
 
+// RefusesEndpoint is Refuses for an endpoint of a Service, which may have a range of ports.
+func (g *Guard) RefusesEndpoint(svc *discovery.Service, a netip.AddrPort) string {
+	why := g.Refuses(a)
+	if r := svc.Options.PortRange; why == "" && r.Last != 0 {
+		if at := slices.IndexFunc(g.Ports, r.Contains); at >= 0 {
+			why = g.Refuses(netip.AddrPortFrom(a.Addr(), g.Ports[at]))
+		}
+	}
+	return why
+}
+
 // RefusesProbe says why no probe goes to an address and port of an endpoint of a Service, "" if it may: at
 // is where the endpoint is, to is where the connection goes, which is a frontend in the modes without
 // translation. A probe may go to another port than packets do, and every author of a Service names port and
@@ -74,10 +85,13 @@ func (g *Guard) RefusesProbe(svc *discovery.Service, e *topology.Endpoint, at, t
 func (f *familyPort) ready(eps []topology.Endpoint) []topology.Endpoint {
 	g := &f.t.opts.Guard
 	for i := range eps {
-		if slices.Contains(g.Ports, eps[i].AddrPort.Port()) {
+		if slices.Contains(g.Ports, eps[i].AddrPort.Port()) || slices.ContainsFunc(g.Ports, f.svc.Options.PortRange.Contains) {
 			f.t.askedOwn = true // and again when the node's addresses change
 			break
 		}
+	}
+	if f.svc.Options.PortRange.Contains(f.port.Port) && slices.ContainsFunc(eps, func(e topology.Endpoint) bool { return e.AddrPort.Port() != f.port.Port }) {
+		f.complain(problem.ServiceWarning, "endpoints", "an endpoint is listed with another port than %d of the Service: with %s packets go to the port that they came to", f.port.Port, discovery.AnnotationPortRange)
 	}
 	if f.own == nil {
 		f.own = g.Frontends(f.svc)

@@ -42,7 +42,8 @@ func (fs *Frontends) Refuses(e *topology.Endpoint, protocol string) string {
 		return ""
 	}
 	if !slices.ContainsFunc(fs.svc.Ports, func(p discovery.Port) bool {
-		return p.Port == e.AddrPort.Port() && p.Protocol == protocol
+		r := fs.svc.Options.PortRange // packets keep their ports, whatever that of the endpoint
+		return (p.Port == e.AddrPort.Port() || r.Contains(p.Port)) && p.Protocol == protocol
 	}) {
 		return ""
 	}

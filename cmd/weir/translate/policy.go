@@ -2,8 +2,12 @@ package translate
 
 import (
 	"cmp"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/lb/table"
@@ -57,8 +61,28 @@ var removals = [...]table.Removal{
 	discovery.RemovalDrop:  table.DropFlows,
 }
 
+// denyLists are the lists that the Service names, a bit for each. It returns false if the node lacks one:
+// the Service would be more open than written.
+func (s *translation) denyLists() (lists uint16, ok bool) {
+	if s.svc.Options.DenyLists == "" {
+		return 0, true
+	}
+	ok = true
+	for name := range strings.SplitSeq(s.svc.Options.DenyLists, ",") {
+		i := slices.IndexFunc(s.t.opts.DenyLists, func(l config.DenyList) bool { return l.Name == name })
+		if i < 0 {
+			s.complain(problem.UnsupportedField, "metadata.annotations["+discovery.AnnotationDenyLists+"]",
+				"denyLists of the configuration has no list %q: the Service is left to the kernel", name)
+			ok = false
+			continue
+		}
+		lists |= 1 << i
+	}
+	return lists, ok
+}
+
 // policy has the options of a Service for the packet path, nil without any.
-func policy(svc *discovery.Service) *table.Policy {
+func policy(svc *discovery.Service, lists uint16) *table.Policy {
 	o := &svc.Options
 	p := table.Policy{
 		SourceRanges:            svc.SourceRanges,
@@ -67,9 +91,10 @@ func policy(svc *discovery.Service) *table.Policy {
 		NewConnectionsPerSecond: o.NewConnectionsPerSecond,
 		QUICConnectionID:        table.QUICConnectionID(o.QUICConnectionID),
 		MSSClamp:                o.MSSClamp,
+		DenyLists:               lists,
 	}
 	if len(p.SourceRanges) == 0 && p.OnRemoval == table.Keep && p.MaxConnections == 0 &&
-		p.NewConnectionsPerSecond == 0 && p.QUICConnectionID.Length == 0 && p.MSSClamp == 0 {
+		p.NewConnectionsPerSecond == 0 && p.QUICConnectionID.Length == 0 && p.MSSClamp == 0 && lists == 0 {
 		return nil
 	}
 	return &p

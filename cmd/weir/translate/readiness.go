@@ -56,7 +56,7 @@ func (r *Readiness) frontends(svc *discovery.Service) *Frontends {
 func (r *Readiness) endpoints(svc *discovery.Service, p *discovery.Port, eps []topology.Endpoint, own *Frontends) (out []topology.Endpoint, refused, loop string) {
 	out = topology.Readiness(eps, func(e *topology.Endpoint) (h topology.Health) {
 		if r.Guard != nil {
-			why, comesBack := r.Guard.Refuses(e.AddrPort), ""
+			why, comesBack := r.Guard.RefusesEndpoint(svc, e.AddrPort), ""
 			if why == "" {
 				comesBack = own.Refuses(e, p.Protocol)
 			}

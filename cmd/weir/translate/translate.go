@@ -46,8 +46,11 @@ func (t *Translator) translate(svc *discovery.Service) (table.Service, []problem
 func (t *Translator) translateTo(svc *discovery.Service, claims *[]Claim) (table.Service, []problem.Problem) {
 	w := &t.work
 	s := translation{t: t, svc: svc, frontends: len(w.frontends), pools: len(w.pools), listed: len(w.listed), claims: claims}
+	lists, ok := s.denyLists()
 	for i := range svc.Ports {
-		s.port(i)
+		if ok {
+			s.port(i)
+		}
 	}
 	s.otherClass()
 	// Capped: later Services of the batch must not append into them.
@@ -59,7 +62,7 @@ func (t *Translator) translateTo(svc *discovery.Service, claims *[]Claim) (table
 		Labels:        svc.Labels,
 		Frontends:     slices.Clip(w.frontends[s.frontends:]),
 		Pools:         slices.Clip(w.pools[s.pools:]),
-		Policy:        policy(svc),
+		Policy:        policy(svc, lists),
 		Listed:        slices.Clip(w.listed[s.listed:]),
 	}, s.problems
 }
@@ -108,28 +111,33 @@ func (f *familyPort) add() {
 	svc, opts := f.svc, &f.t.opts
 	if f.port.NodePort != 0 && servesFamily(f.svc, f.ipv6) {
 		for _, addr := range opts.NodeAddresses {
-			f.frontend(addr, f.port.NodePort, table.NodePort)
+			f.frontend(addr, discovery.PortRange{First: f.port.NodePort}, table.NodePort)
 		}
+	}
+	port := discovery.PortRange{First: f.port.Port}
+	balanced := port
+	if svc.Options.PortRange.Contains(f.port.Port) {
+		balanced = svc.Options.PortRange
 	}
 	for _, addr := range svc.LoadBalancerIPs {
 		if opts.LoadBalancerClass == "" || opts.LoadBalancerClass == svc.LoadBalancerClass {
-			f.frontend(addr, f.port.Port, table.LoadBalancer)
+			f.frontend(addr, balanced, table.LoadBalancer)
 		} else {
-			f.refuse(addr, f.port.Port, table.LoadBalancer, "loadBalancerClass of the configuration is another one")
+			f.refuse(addr, balanced, table.LoadBalancer, "loadBalancerClass of the configuration is another one")
 		}
 	}
 	if opts.ExternalIPs {
 		for _, addr := range svc.ExternalIPs {
-			f.frontend(addr, f.port.Port, table.ExternalIP)
+			f.frontend(addr, port, table.ExternalIP)
 		}
 	} else if f.claims != nil {
 		for _, addr := range svc.ExternalIPs {
-			f.refuse(addr, f.port.Port, table.ExternalIP, "externalIPs is off in the configuration")
+			f.refuse(addr, port, table.ExternalIP, "externalIPs is off in the configuration")
 		}
 	}
 	if opts.ClusterIPs {
 		for _, addr := range svc.ClusterIPs {
-			f.frontend(addr, f.port.Port, table.ClusterIP)
+			f.frontend(addr, port, table.ClusterIP)
 		}
 	}
 	if f.resolved {
@@ -138,29 +146,40 @@ func (f *familyPort) add() {
 }
 
 // frontend adds a frontend, unless the address is of the other family, or the frontend
-// would block access to the node itself.
-func (f *familyPort) frontend(addr netip.Addr, port uint16, kind table.Kind) {
+// would block access to the node itself. ports.Last is 0 for a single port.
+func (f *familyPort) frontend(addr netip.Addr, ports discovery.PortRange, kind table.Kind) {
 	addr = addr.Unmap()
 	if !addr.IsValid() || addr.Is4() == f.ipv6 {
 		return
 	}
 	opts := &f.t.opts
-	if slices.Contains(opts.ProtectedPorts, port) && f.t.own(addr) {
+	first := netip.AddrPortFrom(addr, ports.First)
+	if ports.Last != 0 && f.t.own(addr) {
+		f.complain(problem.ProtectedPort, f.field(kind), "%s %s is not taken: a range of ports on the node's own address would take the answers to the node's own connections",
+			kind, table.AddressText(first, ports.Last))
+		f.refuse(addr, ports, kind, "a range of ports is not taken on the node's own addresses")
+		return
+	}
+	if slices.Contains(opts.ProtectedPorts, ports.First) && f.t.own(addr) {
 		f.complain(problem.ProtectedPort, f.field(kind), "%s %s is not taken: port %d is protected on the node's own addresses (protectedPorts)",
-			kind, netip.AddrPortFrom(addr, port), port)
-		f.refuse(addr, port, kind, "the port is protected on the node's own addresses (protectedPorts)")
+			kind, first, ports.First)
+		f.refuse(addr, ports, kind, "the port is protected on the node's own addresses (protectedPorts)")
 		return
 	}
-	if opts.SNATPorts.Contains(port) && f.t.own(addr) {
+	if opts.SNATPorts.Contains(ports.First) && f.t.own(addr) {
 		f.complain(problem.ServiceWarning, f.field(kind), "%s %s has a port in snat.ports %s of the configuration, which Weir takes on the node's addresses: choose another port",
-			kind, netip.AddrPortFrom(addr, port), opts.SNATPorts)
+			kind, first, opts.SNATPorts)
 	}
-	mode, ok := f.frontendMode(netip.AddrPortFrom(addr, port), kind)
+	sent := first
+	if ports.Last != 0 {
+		sent = netip.AddrPortFrom(addr, f.port.Port) // each port is that of the endpoint
+	}
+	mode, ok := f.frontendMode(sent, kind)
 	if !ok {
-		f.refuse(addr, port, kind, "the endpoints are of the other address family, and no tunnel leads to them")
+		f.refuse(addr, ports, kind, "the endpoints are of the other address family, and no tunnel leads to them")
 		return
 	}
-	f.claim(addr, port, kind, mode)
+	f.claim(addr, ports, kind, mode)
 	local := f.svc.Policy.ExternalLocal
 	if kind == table.ClusterIP {
 		local = f.svc.Policy.InternalLocal
@@ -168,7 +187,8 @@ func (f *familyPort) frontend(addr netip.Addr, port uint16, kind table.Kind) {
 	w := &f.t.work
 	pool := f.pool(local)
 	w.frontends = append(w.frontends, table.Frontend{
-		AddrPort:     netip.AddrPortFrom(addr, port),
+		AddrPort:     first,
+		LastPort:     ports.Last,
 		Proto:        f.proto,
 		Kind:         kind,
 		Pool:         pool,

@@ -39,6 +39,8 @@ type Options struct {
 	// SNATPorts are the source ports of Weir on the node's own addresses, which no
 	// frontend should have.
 	SNATPorts config.PortRange
+	// DenyLists are the node's deny lists, by number.
+	DenyLists []config.DenyList
 	// Guard keeps endpoints from leading to the node itself.
 	Guard Guard
 	// Health is what checks say of endpoints; nil: nothing.

@@ -117,26 +117,45 @@ func meanTime(h *api.Histogram) string {
 	if h.Count == 0 {
 		return "-"
 	}
-	mean := time.Duration(h.SumSeconds / float64(h.Count) * float64(time.Second))
+	return shortTime(h.SumSeconds / float64(h.Count))
+}
+
+// shortTime is a time with two digits.
+func shortTime(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
 	unit := time.Microsecond
-	for 100*unit < mean {
-		unit *= 10 // two digits
+	for 100*unit < d {
+		unit *= 10
 	}
-	return mean.Round(unit).String()
+	return d.Round(unit).String()
 }
 
 // Endpoints writes endpoints as a table.
 func Endpoints(w io.Writer, l *api.EndpointList) error {
 	b := &strings.Builder{}
 	t := table(b)
-	row(t, "SERVICE", "PORT", "ENDPOINT", "NODE", "ZONE", "STATE", "POLICY", "USED", "CONNECTIONS", "OPEN", "ANSWERED", "REFUSED", "UNANSWERED", "REASON")
+	now := time.Now()
+	row(t, "SERVICE", "PORT", "ENDPOINT", "NODE", "ZONE", "STATE", "HEALTH", "POLICY", "USED", "CONNECTIONS", "OPEN", "ANSWERED", "REFUSED", "UNANSWERED", "REASON")
 	for _, e := range l.Endpoints {
-		row(t, e.Service, e.Port+"/"+e.Protocol, e.Address, dash(e.Node), dash(e.Zone), e.State, e.Policy, yes(e.Used),
+		row(t, e.Service, e.Port+"/"+e.Protocol, e.Address, dash(e.Node), dash(e.Zone), e.State, Health(&e.Health, now), e.Policy, yes(e.Used),
 			fmt.Sprint(e.Connections), fmt.Sprint(e.Open), fmt.Sprint(e.Attempts.Answered), fmt.Sprint(e.Attempts.Refused), fmt.Sprint(e.Attempts.Unanswered), e.Reason)
 	}
 	t.Flush()
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// Health is the state of an endpoint's checks, with its age and the latency of the last probe that passed: passing
+// 5m0s, 1.2ms.
+func Health(h *api.EndpointHealth, now time.Time) string {
+	out := h.State
+	if h.Since != nil {
+		out += " " + Age(now.Sub(*h.Since))
+	}
+	if h.State == api.HealthPassing && h.LatencySeconds > 0 {
+		out += ", " + shortTime(h.LatencySeconds)
+	}
+	return dash(out)
 }
 
 func yes(b bool) string {

@@ -26,6 +26,7 @@ func Status(w io.Writer, s, prev *api.Status) error {
 	renderInterfaces(b, s)
 	renderWorkers(b, s, prev)
 	renderCounts(b, "Drops", s.Drops, "none")
+	renderDenyLists(b, s)
 	renderNeighbors(b, s)
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -58,6 +59,13 @@ func renderHead(b *strings.Builder, s *api.Status) {
 		f.Current, f.Max, percent(f.Current, f.Max), bytes(f.MemoryBytes), f.Created, f.Expired, f.Adopted, f.Evicted, f.NoPort, f.Full))
 	if len(f.ByState) > 0 {
 		row(t, "", joinCounts(f.ByState))
+	}
+	if p := f.SNATPorts; p.Count > 0 {
+		why := ""
+		if p.Reason != "" {
+			why = ": " + p.Reason
+		}
+		row(t, "SNAT ports", fmt.Sprintf("%s, %d per endpoint%s", p.Ports, p.Count, why))
 	}
 	if p := s.Privileges; p != nil {
 		row(t, "Privileges", privileges(p))
@@ -218,6 +226,19 @@ func renderCounts(b *strings.Builder, title string, m map[string]uint64, none st
 	t := table(b)
 	for _, n := range names {
 		row(t, "  "+n, fmt.Sprint(m[n]))
+	}
+	t.Flush()
+}
+
+func renderDenyLists(b *strings.Builder, s *api.Status) {
+	if len(s.DenyLists) == 0 {
+		return
+	}
+	b.WriteByte('\n')
+	t := table(b)
+	row(t, "DENY LIST", "PREFIXES", "PACKETS", "ENDED FLOWS")
+	for _, l := range s.DenyLists {
+		row(t, l.Name, fmt.Sprint(l.Prefixes), fmt.Sprint(l.Packets), fmt.Sprint(l.EndedFlows))
 	}
 	t.Flush()
 }

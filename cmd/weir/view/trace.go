@@ -23,6 +23,8 @@ func Trace(w io.Writer, t *api.Trace) error {
 		line("steering", "not known: %s", t.SteeringError)
 	case t.Steering == "redirected":
 		line("steering", "redirected to Weir")
+	case t.Steering == "denied":
+		line("steering", "denied: dropped before Weir's packet loop")
 	default:
 		line("steering", "%s: the kernel gets the packet", t.Steering)
 	}
@@ -40,7 +42,11 @@ func Trace(w io.Writer, t *api.Trace) error {
 	}
 	verdict := t.Verdict
 	if t.Reason != "" {
-		verdict += ": " + t.Reason + ", " + t.Text
+		verdict += ": " + t.Reason
+		if t.DenyList != "" {
+			verdict += " by list " + t.DenyList
+		}
+		verdict += ", " + t.Text
 	}
 	line("verdict", "%s", verdict)
 	if s := t.Sent; s != nil {

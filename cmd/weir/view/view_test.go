@@ -134,6 +134,21 @@ func TestAPacketShowsItsFlags(t *testing.T) {
 	}
 }
 
+func TestHealthHasAgeAndLatency(t *testing.T) {
+	now := time.Unix(1000, 0)
+	since := now.Add(-5 * time.Minute)
+	for want, h := range map[string]api.EndpointHealth{
+		"passing 5m0s, 1.2ms": {State: api.HealthPassing, Since: &since, LatencySeconds: 0.00123},
+		"failing 5m0s":        {State: api.HealthFailing, Since: &since, LatencySeconds: 0.00123},
+		"unchecked":           {State: api.HealthUnchecked},
+		"-":                   {},
+	} {
+		if got := Health(&h, now); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestMeanTimeHasTwoDigits(t *testing.T) {
 	for seconds, want := range map[float64]string{0.0025805: "2.6ms", 0.000280: "280µs", 1.234: "1.2s", 0.0000004: "0s"} {
 		if got := meanTime(&api.Histogram{Count: 1, SumSeconds: seconds}); got != want {

@@ -5,10 +5,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
 	"github.com/weirlb/weir/cmd/weirperf/machine"
+	"github.com/weirlb/weir/discovery"
 )
 
 func TestClusterHasTheSizesAskedFor(t *testing.T) {
@@ -133,4 +138,63 @@ func BenchmarkChange(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkPortRange compares a Service with a range of 10,000 UDP ports and 25 endpoints with 10,000 Services with a
+// port and an endpoint each: by the heap that the publication leaves, and by the time of the publication beside them.
+func BenchmarkPortRange(b *testing.B) {
+	const ports, first, endpoints = 10_000, 10_000, 25
+	p, empty := newPlane(), heap()
+	udp := func(s *corev1.Service, slice *discoveryv1.EndpointSlice, port int32) {
+		s.Spec.Ports[0].Protocol, s.Spec.Ports[0].NodePort, s.Spec.Ports[0].Port = corev1.ProtocolUDP, 0, port
+		slice.Ports[0].Protocol, slice.Ports[0].Port = ptr(corev1.ProtocolUDP), ptr(port)
+		p.store.SetService(s)
+		p.store.SetSlice(slice)
+	}
+	singles := newCluster(ports, ports)
+	for i := range ports {
+		udp(serviceObject(i), singles.sliceObject(i, 0, 0), first)
+	}
+	if err := p.publish(); err != nil {
+		b.Fatal(err)
+	}
+	before := heap()
+	media := newCluster(ports+1, ports+endpoints)
+	media.sizes[ports] = endpoints
+	service, slice := serviceObject(ports), media.sliceObject(ports, 0, 0)
+	service.Annotations = map[string]string{discovery.AnnotationPortRange: fmt.Sprintf("%d-%d", first, first+ports-1)}
+	frontends := p.table.Load().Frontends()
+	b.Run("publication", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			udp(service, slice, first)
+			if err := p.publish(); err != nil {
+				b.Fatal(err)
+			}
+			b.StopTimer()
+			if n := p.table.Load().Frontends() - frontends; n != 1 {
+				b.Fatalf("%d frontends for the range", n)
+			}
+			p.store.DeleteService(service.Namespace, service.Name)
+			p.store.DeleteSlice(slice.Namespace, slice.Name)
+			if err := p.publish(); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+	udp(service, slice, first)
+	if err := p.publish(); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("memory", func(b *testing.B) {
+		for b.Loop() {
+		}
+		after := heap()
+		b.ReportMetric(float64(before-empty)/ports, "B/service")
+		b.ReportMetric(float64(after)-float64(before), "B/range")
+		b.ReportMetric(100*(float64(after)-float64(before))/float64(before-empty), "%of-10000-services")
+		b.ReportMetric(0, "ns/op") // means nothing here
+	})
+	runtime.KeepAlive(p)
 }

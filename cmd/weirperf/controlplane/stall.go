@@ -20,6 +20,7 @@ type StallOptions struct {
 	Seconds             float64
 	Services, Endpoints int // of the churn
 	Events              int // of a storm of watch events; 0: none
+	Probed              int // endpoints with a health check; 0: none
 }
 
 // Stall is the share of time that a worker loses.
@@ -55,6 +56,8 @@ type StallResult struct {
 	Workers int    `json:"workers"`
 	CPU     int    `json:"cpu"` // the worker's; -1: not pinned
 	Calm    *Stall `json:"calm"`
+	// Probes is while endpoints are probed.
+	Probes *Stall `json:"probes,omitempty"`
 	// Churn is while slices change without pause.
 	Churn        *Stall  `json:"churn"`
 	ChurnChanges float64 `json:"churnChangesPerSecond"`
@@ -78,6 +81,7 @@ control plane and with the daemon's runtime settings, and counts the rounds that
 took more than 10 us:
 
   calm    nothing happens
+  probes  endpoints on this machine are probed by a connection every two seconds
   churn   slices of a large cluster change without pause, each change published
   storm   recorded watch events of EndpointSlices are played to the informers by
           another process over HTTP, as fast as they take them
@@ -117,6 +121,7 @@ What other processes on the machine cost is in all three: compare with calm.`,
 	fs.IntVar(&o.Services, "services", 10000, "`number` of Services of the churn")
 	fs.IntVar(&o.Endpoints, "endpoints", 250000, "`number` of endpoints of the churn")
 	fs.IntVar(&o.Events, "events", 10000, "`number` of watch events of a storm; 0: no storm")
+	fs.IntVar(&o.Probed, "probed", 1000, "`number` of endpoints that are probed; 0: none")
 	fs.BoolVar(&asJSON, "json", false, "print JSON")
 	fs.BoolVar(&serve, "serve-storm", false, "be the other process")
 	_ = fs.MarkHidden("serve-storm")
@@ -130,6 +135,9 @@ func (o *StallOptions) check() error {
 	}
 	if o.Events < 0 {
 		errs = append(errs, fmt.Errorf("--events: must not be negative, is %d", o.Events))
+	}
+	if o.Probed < 0 || o.Probed > mostProbed {
+		errs = append(errs, fmt.Errorf("--probed: must be from 0 to %d, is %d", mostProbed, o.Probed))
 	}
 	t := Options{Services: o.Services, Endpoints: o.Endpoints, Changes: 1}
 	return errors.Join(append(errs, t.check())...)
@@ -162,7 +170,7 @@ func (r *runner) stall(o StallOptions) (*StallResult, error) {
 		}
 		runtime.GC()
 	}
-	for _, s := range []*Stall{out.Churn, out.Storm} {
+	for _, s := range []*Stall{out.Probes, out.Churn, out.Storm} {
 		if s != nil {
 			s.BeyondCalmPercent = max(0, s.OwnPercent-out.Calm.OwnPercent)
 		}
@@ -186,6 +194,18 @@ func (r *runner) calmAndChurn(o StallOptions, out *StallResult) error {
 		return err
 	}
 	out.Calm = m.stop()
+	if o.Probed > 0 {
+		stop, err := probeMany(r.ctx, o.Probed)
+		if err != nil {
+			return err
+		}
+		m = startMeter(p.table, frontendKeys(c), out.CPU)
+		err = pause(r.ctx, span)
+		out.Probes = m.stop()
+		if stop(); err != nil {
+			return err
+		}
+	}
 
 	ctx, cancel := context.WithTimeout(r.ctx, span)
 	defer cancel()
@@ -227,7 +247,7 @@ func (r *StallResult) render(w io.Writer, m machine.Machine) error {
 	for _, p := range []struct {
 		name string
 		*Stall
-	}{{"calm", r.Calm}, {"churn", r.Churn}, {"storm", r.Storm}} {
+	}{{"calm", r.Calm}, {"probes", r.Probes}, {"churn", r.Churn}, {"storm", r.Storm}} {
 		if s := p.Stall; s != nil {
 			b.line("%-6s %6.2f %% %6.0f us %6.0f us %6.0f us %8.0f %7d %7.2f %% %7.2f %% %7.2f %%", p.name,
 				s.LostPercent, s.P50us, s.P99us, s.Maxus, s.PerSecond, s.Over1ms, s.WaitedPercent, s.OwnPercent, s.BeyondCalmPercent)

@@ -2,7 +2,8 @@
 // minute and without touching the machine's own network. It builds a client,
 // an edge node and three backends out of network namespaces, runs `weir run`
 // on the edge node and drives real connections through it while the
-// endpoints come and go. Below it, fleet is `weirperf demo fleet`: several Weirs behind a router.
+// endpoints come and go. Below it, fleet is `weirperf demo fleet`: several Weirs behind a router;
+// lan is `weirperf demo lan`: several on a link without a router.
 package demo
 
 import (
@@ -18,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weirperf/demo/fleet"
+	"github.com/weirlb/weir/cmd/weirperf/demo/lan"
 	"github.com/weirlb/weir/perf/netlab"
 )
 
@@ -58,7 +60,7 @@ The exit status is 0 if everything worked, else 1.`,
 	cmd.Flags().BoolVar(&o.keep, "keep", false, "leave everything running at the end and print commands to inspect it")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show the log of weir run")
 	cmd.Flags().DurationVar(&o.seconds, "phase", 5*time.Second, "duration of each phase")
-	cmd.AddCommand(fleet.Command())
+	cmd.AddCommand(fleet.Command(), lan.Command())
 	return cmd
 }
 

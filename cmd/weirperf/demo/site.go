@@ -268,12 +268,8 @@ func (s *site) logHint() string {
 // close stops Weir as an operator would and removes the lab.
 func (s *site) close() error {
 	var err error
-	if s.weir != nil {
-		select {
-		case <-s.weir.Done():
-		default:
-			err = s.weir.Stop(patience.For(stopWithin))
-		}
+	if s.weir.Running() {
+		err = s.weir.Stop(patience.For(stopWithin))
 	}
 	return errors.Join(err, s.lab.Close())
 }

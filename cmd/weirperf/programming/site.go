@@ -97,33 +97,8 @@ func (s *site) serve() error {
 // forwardAPI lets the node reach the API server, which listens on the loopback of another
 // namespace, at the same address.
 func (s *site) forwardAPI() error {
-	l, err := s.Edge.Edge.Listen("tcp", s.api)
-	if err != nil {
-		return err
-	}
-	s.OnClose(l.Close)
-	go func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer in.Close()
-				out, err := net.Dial("tcp", s.api)
-				if err != nil {
-					return
-				}
-				defer out.Close()
-				go func() {
-					_, _ = io.Copy(out, in)
-					out.Close()
-				}()
-				_, _ = io.Copy(in, out)
-			}()
-		}
-	}()
-	return nil
+	_, err := s.Forward(s.Edge.Edge, s.api, func(net.Conn) (net.Conn, error) { return net.Dial("tcp", s.api) })
+	return err
 }
 
 // start starts a peer on the node.

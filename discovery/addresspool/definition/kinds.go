@@ -3,8 +3,10 @@ package definition
 import "github.com/weirlb/weir/discovery/addresspool"
 
 const (
-	maxASN  = 1<<32 - 1
-	seconds = "duration(self) >= duration('3s') && duration(self) <= duration('65535s')"
+	maxASN = 1<<32 - 1
+	// internal is true for a router of the nodes' own autonomous system.
+	internal = "(has(self.peerASN) && self.myASN == self.peerASN || has(self.dynamicASN) && self.dynamicASN == 'internal')"
+	seconds  = "duration(self) >= duration('3s') && duration(self) <= duration('65535s')"
 )
 
 // kinds are those of addresspool.Kinds(addresspool.GroupWeir).
@@ -43,17 +45,19 @@ var kinds = []kind{
 			"ipAddressPools":         {text: "Names of pools; without these and ipAddressPoolSelectors: all."},
 			"ipAddressPoolSelectors": {text: "Labels of pools."},
 			"nodeSelectors":          {text: "Labels of the nodes that announce; absent: all."},
-			"peers":                  {text: "Names of BGPPeers. It must list all routers of a node: every route goes to all."},
+			"peers":                  {text: "Names of BGPPeers that are told; absent: all routers."},
 			"serviceSelectors":       {text: "Labels of the Services whose addresses are announced; absent: all."},
 		},
 	},
 	{
-		name: "BGPPeer", plural: "bgppeers", spec: addresspool.Peer{}, required: []string{"myASN", "peerASN"},
+		name: "BGPPeer", plural: "bgppeers", spec: addresspool.Peer{}, required: []string{"myASN"},
 		text:    "BGPPeer is a router that nodes have a BGP session with. The fields are those of MetalLB's BGPPeer.",
 		columns: [][2]string{{"Address", "peerAddress"}, {"ASN", "peerASN"}, {"BFD profile", "bfdProfile"}},
 		rules: []rule{
 			{"(has(self.peerAddress) && self.peerAddress != '') != (has(self.interface) && self.interface != '')", "peerAddress: either this or interface must be set"},
-			{"!(has(self.ebgpMultiHop) && self.ebgpMultiHop && self.myASN == self.peerASN)", "ebgpMultiHop: is for routers of another autonomous system"},
+			{"(has(self.peerASN) && self.peerASN != 0) != (has(self.dynamicASN) && self.dynamicASN != '')", "peerASN: either this or dynamicASN must be set"},
+			{"!(has(self.localASN) && self.localASN != 0 && " + internal + ") && !(has(self.localASN) && self.localASN != 0 && has(self.peerASN) && self.peerASN == self.localASN)", "localASN: is for routers of another autonomous system"},
+			{"!(has(self.ebgpMultiHop) && self.ebgpMultiHop && " + internal + ")", "ebgpMultiHop: is for routers of another autonomous system"},
 			{"!(has(self.bfdProfile) && self.bfdProfile != '' && has(self.ebgpMultiHop) && self.ebgpMultiHop)", "bfdProfile: BFD is for a router on a link; use it without ebgpMultiHop"},
 			{"!(has(self.bfdProfile) && self.bfdProfile != '' && has(self.interface) && self.interface != '')", "bfdProfile: BFD needs peerAddress in place of interface"},
 			{"!(has(self.bfdProfile) && self.bfdProfile != '' && has(self.sourceAddress) && self.sourceAddress != '')", "bfdProfile: BFD packets have the kernel's choice of address; use it without sourceAddress"},
@@ -61,7 +65,7 @@ var kinds = []kind{
 		},
 		fields: map[string]field{
 			"myASN":                    bounds("The number of the nodes' autonomous system.", 1, maxASN),
-			"peerASN":                  bounds("The number of the router's autonomous system.", 1, maxASN),
+			"peerASN":                  bounds("The number of the router's autonomous system, or dynamicASN.", 0, maxASN),
 			"peerAddress":              matching("The address of the router, or interface.", address),
 			"interface":                {text: "The interface of an unnumbered session, in place of peerAddress.", schema: map[string]any{"maxLength": 15}},
 			"sourceAddress":            matching("The node's own address of the session; refused on nodes without it.", address),
@@ -76,8 +80,8 @@ var kinds = []kind{
 			"bfdProfile":               {text: "The name of a BFDProfile; absent: no BFD."},
 			"ebgpMultiHop":             {text: "True if the router is not on a link of the node."},
 			"disableMP":                {text: "Has no effect: a session has the routes of its own family."},
-			"localASN":                 refused("integer", "a node has the number of myASN alone"),
-			"dynamicASN":               refused("string", "give the number in peerASN"),
+			"localASN":                 bounds("The number of the nodes for this router in place of myASN, also in the paths that it is told; 0: myASN.", 0, maxASN),
+			"dynamicASN":               {text: "In place of peerASN: internal for the number of myASN, external for any other.", schema: map[string]any{"enum": []string{"internal", "external"}}},
 			"connectTime":              refused("string", "connections are tried every second"),
 			"password":                 refused("string", "whoever may read the object would have it; use passwordSecret"),
 			"enableGracefulRestart":    {text: "True if the router keeps the routes for 120 s when the session ends without a notification (RFC 4724). Not with bfdProfile."},

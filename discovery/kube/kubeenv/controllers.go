@@ -14,11 +14,13 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/controller-manager/pkg/informerfactory"
+	"k8s.io/kubernetes/pkg/controller/deployment"
 	"k8s.io/kubernetes/pkg/controller/endpoint"
 	"k8s.io/kubernetes/pkg/controller/endpointslice"
 	"k8s.io/kubernetes/pkg/controller/endpointslicemirroring"
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 	"k8s.io/kubernetes/pkg/controller/namespace"
+	"k8s.io/kubernetes/pkg/controller/replicaset"
 )
 
 // Defaults of kube-controller-manager.
@@ -51,6 +53,15 @@ func startControllers(ctx context.Context, o *options, cfg *rest.Config) error {
 	}
 	add(namespace.NewNamespaceController(ctx, client, meta, client.Discovery().ServerPreferredNamespacedResources,
 		core.Namespaces(), 5*time.Minute, corev1.FinalizerKubernetes).Run)
+
+	if o.deployments {
+		d, err := deployment.NewDeploymentController(ctx, f.Apps().V1().Deployments(), f.Apps().V1().ReplicaSets(), core.Pods(), client)
+		if err != nil {
+			return fmt.Errorf("deployment controller: %w", err)
+		}
+		add(d.Run)
+		add(replicaset.NewReplicaSetController(ctx, f.Apps().V1().ReplicaSets(), core.Pods(), client, replicaset.BurstReplicas).Run)
+	}
 
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))
 	started := make(chan struct{})

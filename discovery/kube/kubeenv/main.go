@@ -1,6 +1,6 @@
 // Command kubeenv is a Kubernetes control plane for tests, in a single process:
 // embedded etcd, the real kube-apiserver, and those real controllers that
-// make and clean up EndpointSlices.
+// make and clean up EndpointSlices, and Pods of Deployments where these are asked for.
 //
 //	kubeenv -dir DIR [-port N] [-authz RBAC] [-batch 1s] ...
 //
@@ -41,6 +41,7 @@ type options struct {
 	authz       string
 	controllers bool
 	endpoints   bool
+	deployments bool
 	batch       time.Duration
 	apiserver   string
 }
@@ -53,6 +54,7 @@ func main() {
 	flag.StringVar(&o.authz, "authz", "AlwaysAllow", "authorization `mode`: AlwaysAllow or RBAC")
 	flag.BoolVar(&o.controllers, "controllers", true, "run the endpoint, garbage collector and namespace controllers")
 	flag.BoolVar(&o.endpoints, "endpoints", true, "run the controller of legacy Endpoints too")
+	flag.BoolVar(&o.deployments, "deployments", false, "run the controllers of Deployments and ReplicaSets too")
 	flag.DurationVar(&o.batch, "batch", 0, "how long the endpoint controllers gather changes")
 	flag.StringVar(&o.apiserver, "apiserver-args", "", "more `flags` of kube-apiserver, separated by blanks")
 	flag.Parse()

@@ -31,6 +31,8 @@ type Options struct {
 	NoEndpoints bool
 	// NoControllers leaves out all of them: nobody makes slices.
 	NoControllers bool
+	// Deployments adds the controllers of Deployments and ReplicaSets. The test runs the Pods.
+	Deployments bool
 	// Fast takes the API server's limits of requests away, for load.
 	Fast bool
 	// Args are more flags of kube-apiserver.
@@ -98,6 +100,9 @@ func (c *Cluster) start() error {
 	}
 	if c.opts.NoEndpoints {
 		args = append(args, "-endpoints=false")
+	}
+	if c.opts.Deployments {
+		args = append(args, "-deployments")
 	}
 	server := slices.Clone(c.opts.Args)
 	if c.opts.Fast {

@@ -40,8 +40,13 @@ type Config struct {
 type Neighbor struct {
 	Address   netip.Addr // or Interface
 	Interface string     // an unnumbered session, over link-local addresses
-	ASN       uint32
-	Port      uint16 // 0: 179
+	// ASN is the number of the router; 0: any but the node's own, which is refused. With 0 the session
+	// crosses routers without MultihopTTL.
+	ASN uint32
+	// LocalASN is the number of the node for this router in place of Config.ASN, also in the paths
+	// that it is told; 0: Config.ASN.
+	LocalASN uint32
+	Port     uint16 // 0: 179
 	// Password is the key of TCP MD5 signatures (RFC 2385), "" for none.
 	Password string
 	Source   netip.Addr // of the connection; zero: the kernel's choice
@@ -65,6 +70,11 @@ func (n *Neighbor) Name() string {
 	return n.Address.String()
 }
 
+// refuses reports whether a router of any number but the node's own has that.
+func (n *Neighbor) refuses(asn, own uint32) bool {
+	return n.ASN == 0 && (asn == own || asn == n.LocalASN && asn != 0)
+}
+
 // maxReceived ends the session of a router that sends more prefixes per family: they are
 // refused, and only held for as long as the session lives. GoBGP leaves such a neighbor down
 // for good; follow brings it up again.
@@ -84,8 +94,9 @@ type Speaker struct {
 	begun time.Time // of the process
 	left  atomic.Bool
 
-	setting sync.Mutex // guards set, and orders the calls of Set
+	setting sync.Mutex // guards set and limits, and orders the calls of Set
 	set     map[netip.Prefix]announce.Route
+	limits  []filter
 
 	changing sync.Mutex // orders the calls of SetNeighbors
 
@@ -101,8 +112,10 @@ type neighbor struct {
 	added   time.Time  // to the server; zero: not
 	state   bgp.FSMState
 	since   time.Time
-	full    bool // GoBGP has put it down: maxReceived
-	removed bool // by SetNeighbors: it keeps the place alone
+	full    bool   // it was put down: maxReceived, or own
+	asn     uint32 // of the router, once it has had a session
+	own     bool   // the router has the node's own number where that is refused
+	removed bool   // by SetNeighbors: it keeps the place alone
 	ends    uint64
 	reason  string
 }
@@ -129,31 +142,17 @@ func (s *Speaker) start() error {
 	if err != nil {
 		return fmt.Errorf("start BGP: %w", err)
 	}
-	if err := s.refuseRoutes(); err != nil {
+	if err := s.startPolicies(); err != nil {
 		return fmt.Errorf("refuse routes of routers: %w", err)
+	}
+	if err := s.limit(nil, false); err != nil {
+		return err
 	}
 	err = s.server.WatchEvent(s.ctx, server.WatchEventMessageCallbacks{OnPeerUpdate: s.onPeer}, server.WatchPeer())
 	if err != nil {
 		return fmt.Errorf("watch sessions: %w", err)
 	}
 	return s.addNeighbors()
-}
-
-// refuseRoutes has the server take routes of its own alone. GoBGP applies the import policy
-// also to those.
-func (s *Speaker) refuseRoutes() error {
-	own := &api.Policy{Name: "own", Statements: []*api.Statement{{
-		Name:       "own",
-		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
-		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
-	}}}
-	if err := s.server.AddPolicy(s.ctx, &api.AddPolicyRequest{Policy: own}); err != nil {
-		return err
-	}
-	return s.server.SetPolicyAssignment(s.ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
-		Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_IMPORT,
-		Policies: []*api.Policy{own}, DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
-	}})
 }
 
 // Set implements announce.Speaker.
@@ -180,8 +179,16 @@ func (s *Speaker) Set(want []announce.Route) error {
 		delete(s.set, p)
 		s.noteRoutes()
 	}
+	again := slices.ContainsFunc(want, func(r announce.Route) bool {
+		old, ok := s.set[r.Prefix]
+		return ok && !limitedAlike(&old, &r)
+	})
+	if err := s.limit(wanted, again); err != nil {
+		return errors.Join(append(errs, err)...) // a limited route may go nowhere else
+	}
 	for _, r := range want {
 		if old, ok := s.set[r.Prefix]; ok && equal(&old.Attributes, &r.Attributes) {
+			s.set[r.Prefix] = r
 			continue
 		}
 		path, err := pathOf(&r, s.cfg.ASN)
@@ -220,7 +227,7 @@ func (s *Speaker) Peers() []announce.Peer {
 			continue
 		}
 		p := announce.Peer{
-			Name: cfg.Name(), ASN: cfg.ASN, State: "idle", Since: n.since, Ends: n.ends, Reason: n.reason,
+			Name: cfg.Name(), ASN: cmp.Or(cfg.ASN, n.asn), State: "idle", Since: n.since, Ends: n.ends, Reason: n.reason,
 			Established: n.state == bgp.BGP_FSM_ESTABLISHED,
 		}
 		if n.added.IsZero() && n.reason == "" && cfg.GracefulRestart > 0 {
@@ -266,12 +273,15 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 			continue
 		}
 		name := s.cfg.Neighbors[i].Name()
-		n.full = st.AdminState == api.PeerState_ADMIN_STATE_PFX_CT
+		prefixes := st.AdminState == api.PeerState_ADMIN_STATE_PFX_CT
+		n.full = prefixes || n.own
 		if n.state == bgp.BGP_FSM_ESTABLISHED {
 			n.ends++
 			n.reason = strings.TrimSpace(strings.ToLower(strings.TrimPrefix(st.DisconnectReason.String(), "DISCONNECT_REASON_")) + " " + st.DisconnectMessage)
 			switch {
-			case n.full:
+			case n.own:
+				n.reason = fmt.Sprintf("the router has the number %d, which is the node's own: another is asked for (external)", n.asn)
+			case prefixes:
 				n.reason = fmt.Sprintf("the router has sent more than %d prefixes", maxReceived)
 			case endedByBFD(st.DisconnectMessage):
 				n.reason = "BFD: no packet of the router in time, or the router has ended BFD"
@@ -282,7 +292,9 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 		if st.SessionState == bgp.BGP_FSM_ESTABLISHED {
 			s.cfg.Log.Info("announce: a session is established", "peer", name)
 			s.detection.session(i, true)
+			n.asn = st.PeerASN
 		}
+		n.own = s.cfg.Neighbors[i].refuses(n.asn, s.cfg.ASN) && st.SessionState == bgp.BGP_FSM_ESTABLISHED
 		n.state, n.since = st.SessionState, at
 	}
 }

@@ -111,8 +111,13 @@ func startAs(t *testing.T, n *netlab.Namespace, asn uint32, neighbors ...bgp.Nei
 		n.ASN, n.Hold = router.ASN, cmp.Or(n.Hold, 9*time.Second)
 		n.Keepalive = n.Hold / 3
 	}
-	id := netip.AddrFrom4([4]byte{10, 255, 1, n.Name()[len(n.Name())-1] - '0'})
-	text, err := json.Marshal(&bgp.Config{ASN: asn, RouterID: id, Neighbors: neighbors})
+	return startWith(t, n, bgp.Config{ASN: asn, Neighbors: neighbors})
+}
+
+func startWith(t *testing.T, n *netlab.Namespace, cfg bgp.Config) *speaker {
+	t.Helper()
+	cfg.RouterID = netip.AddrFrom4([4]byte{10, 255, 1, n.Name()[len(n.Name())-1] - '0'})
+	text, err := json.Marshal(&cfg)
 	must(t, err)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env, cmd.Stderr = append(os.Environ(), speakerConfig+"="+string(text)), os.Stderr

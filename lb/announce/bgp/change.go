@@ -30,6 +30,7 @@ func (s *Speaker) SetNeighbors(list []Neighbor) error {
 			continue
 		}
 		i := s.place(&n, ends[n.Name()])
+		errs = append(errs, s.limitAgain())
 		s.cfg.Log.Info("announce: a router is added", "peer", n.Name(), "asn", n.ASN)
 		if n.Interface != "" || !s.mayBegin(&n) {
 			continue // follow does it

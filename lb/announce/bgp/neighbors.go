@@ -48,6 +48,7 @@ func (s *Speaker) addNeighbor(i int) error {
 	}
 	if n.Interface != "" {
 		s.note(i, s.linkLocal(n.Interface))
+		return s.limitAgain()
 	}
 	return nil
 }
@@ -55,7 +56,7 @@ func (s *Speaker) addNeighbor(i int) error {
 // peerOf is a neighbor in GoBGP's form, without BFD: see detection.
 func peerOf(n *Neighbor) *api.Peer {
 	peer := &api.Peer{
-		Conf: &api.PeerConf{PeerAsn: n.ASN, AuthPassword: n.Password, NeighborInterface: n.Interface},
+		Conf: &api.PeerConf{PeerAsn: n.ASN, LocalAsn: n.LocalASN, AuthPassword: n.Password, NeighborInterface: n.Interface},
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime: uint64(n.Hold / time.Second), KeepaliveInterval: uint64(n.Keepalive / time.Second),
 			ConnectRetry: retry, IdleHoldTimeAfterReset: retry,
@@ -113,6 +114,7 @@ func (s *Speaker) follow() {
 	defer tick.Stop()
 	for {
 		for i, n := range s.present() {
+			s.disown(i)
 			if n.Interface != "" {
 				s.look(i)
 			} else {
@@ -128,8 +130,20 @@ func (s *Speaker) follow() {
 	}
 }
 
-// enable brings up a neighbor that has sent too many prefixes, after a pause. It does so once:
-// each time GoBGP waits from the start.
+// disown ends the session with a router that has the node's own number where that is refused. GoBGP
+// knows no such rule; until then the export policy tells the router nothing.
+func (s *Speaker) disown(i int) {
+	s.mu.Lock()
+	n := &s.neighbors[i]
+	due, address := !n.removed && n.own, n.address.String()
+	s.mu.Unlock()
+	if due {
+		_ = s.server.DisablePeer(s.ctx, &api.DisablePeerRequest{Address: address, Communication: "own AS number"}) // it is there
+	}
+}
+
+// enable brings up a neighbor that was put down, after a pause. It does so once: each time GoBGP
+// waits from the start.
 func (s *Speaker) enable(i int) {
 	s.mu.Lock()
 	n := &s.neighbors[i]

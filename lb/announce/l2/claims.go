@@ -21,13 +21,13 @@ type claims struct {
 	Member string `json:"member"`
 	Node   string `json:"node"`
 	MAC    string `json:"mac"`
-	// Process is a random number of the process, and Sequence orders its claims. Challenge is a random
-	// number that the receiver is to send back as Answer, 0 for none: see link.told.
-	Process   uint64 `json:"process"`
-	Sequence  uint64 `json:"sequence"`
-	Challenge uint64 `json:"challenge,omitempty"`
-	Answer    uint64 `json:"answer,omitempty"`
-	Preempts  bool   `json:"preempts,omitempty"`
+	// Process is a random number of the process, and Sequence orders its claims. Challenge is a number
+	// that the receiver is to send back among its Answers, 0 for none: see link.told.
+	Process   uint64   `json:"process"`
+	Sequence  uint64   `json:"sequence"`
+	Challenge uint64   `json:"challenge,omitempty"`
+	Answers   []uint64 `json:"answers,omitempty"`
+	Preempts  bool     `json:"preempts,omitempty"`
 	// Eligible and Owned are addresses: see standing.
 	Eligible []netip.Addr `json:"eligible"`
 	Owned    []netip.Addr `json:"owned"`

@@ -3,6 +3,7 @@ package l2
 import (
 	"math"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,12 +34,12 @@ func TestClaimsAreProvedToBeNew(t *testing.T) {
 		o := l.others["b"]
 		for i, c := range list {
 			before := o.peer
-			says := claims{Member: "b", Node: "b", MAC: client.String(), Process: c.process, Sequence: c.sequence, Answer: recorded}
+			says := claims{Member: "b", Node: "b", MAC: client.String(), Process: c.process, Sequence: c.sequence, Answers: []uint64{recorded}}
 			if c.answers {
-				says.Answer = o.challenge
+				says.Answers = []uint64{o.challenge}
 				recorded = o.challenge
 			}
-			l.told(says.encode())
+			l.told(says.encode(), time.Now())
 			if taken := o.peer != before; taken != c.taken || (o.challenge != 0) != c.asked {
 				t.Errorf("%s: claim %d is taken: %v, asked: %v", name, i, taken, o.challenge != 0)
 			}
@@ -51,14 +52,14 @@ func TestClaimsOfANodeThatComesBack(t *testing.T) {
 	l := lan(time.Now())
 	n := &memberlist.Node{Name: "b", Addr: netip.MustParseAddr("192.0.2.2").AsSlice()}
 	l.came("a", n)
-	says := claims{Member: "b", Node: "b", MAC: client.String(), Process: 1, Sequence: 1, Answer: l.others["b"].challenge, Owned: []netip.Addr{a4}}
-	l.told(says.encode())
+	says := claims{Member: "b", Node: "b", MAC: client.String(), Process: 1, Sequence: 1, Answers: []uint64{l.others["b"].challenge}, Owned: []netip.Addr{a4}}
+	l.told(says.encode(), time.Now())
 	if l.others["b"].peer == nil {
 		t.Fatal("its answer does not count")
 	}
 	l.left(n)
 	l.came("a", n)
-	if l.told(says.encode()); l.others["b"].peer != nil {
+	if l.told(says.encode(), time.Now()); l.others["b"].peer != nil {
 		t.Error("claims that were recorded count")
 	}
 }
@@ -70,9 +71,9 @@ func TestChallengesAreAnswered(t *testing.T) {
 	o := l.others["b"]
 	for i, want := range []bool{true, false} {
 		o.dirty = false
-		says := claims{Member: "b", Node: "b", MAC: client.String(), Process: 1, Sequence: 1, Challenge: 77, Answer: o.challenge}
-		if l.told(says.encode()); o.asked != 77 || o.dirty != want {
-			t.Errorf("time %d: answer %d, is sent: %v", i, o.asked, o.dirty)
+		says := claims{Member: "b", Node: "b", MAC: client.String(), Process: 1, Sequence: 1, Challenge: 77, Answers: []uint64{o.challenge}}
+		if l.told(says.encode(), time.Now()); !slices.Equal(o.answers, []uint64{77}) || o.dirty != want {
+			t.Errorf("time %d: answers %d, is sent: %v", i, o.answers, o.dirty)
 		}
 	}
 }
@@ -90,7 +91,7 @@ func TestRecordedClaimsHaveFewAnswers(t *testing.T) {
 		tell := func(c claims) {
 			c.Member, c.Node, c.MAC = "b", "b", client.String()
 			o.dirty = false
-			if l.told(c.encode()); o.dirty {
+			if l.told(c.encode(), time.Now()); o.dirty {
 				sent++
 			}
 		}
@@ -103,11 +104,11 @@ func TestRecordedClaimsHaveFewAnswers(t *testing.T) {
 			t.Errorf("%s: the claims are sent %d times", name, sent)
 		}
 		sent = 0
-		if tell(claims{Process: 1, Sequence: 6, Challenge: 80}); sent != 1 || o.asked != 80 {
-			t.Errorf("%s: the challenge of new claims is answered %d times, with %d", name, sent, o.asked)
+		if tell(claims{Process: 1, Sequence: 6, Challenge: 80}); sent != 1 || !slices.Contains(o.answers, 80) {
+			t.Errorf("%s: the challenge of new claims is answered %d times, with %d", name, sent, o.answers)
 		}
 		tell(claims{Process: 1, Sequence: 6, Challenge: 81})
-		if l.step(o.replied.Add(replyEvery)); o.asked != 81 || !o.dirty {
+		if l.step(o.replied.Add(replyEvery)); !slices.Contains(o.answers, 81) || !o.dirty {
 			t.Errorf("%s: the last challenge is not answered later: %+v", name, o)
 		}
 	}
@@ -117,19 +118,21 @@ func TestRecordedClaimsHaveFewAnswers(t *testing.T) {
 // for ever. Its addresses are asked for before this node takes one.
 func TestAMemberThatDoesNotAnswer(t *testing.T) {
 	l, o := member(claims{Process: 1, Sequence: 5, Owned: []netip.Addr{a4}})
-	x := &address{wanted: true, probes: probeCount, foreign: hardware(client), foreignUntil: time.Now().Add(foreignTime)}
+	x := &address{wanted: true, probes: probeCount, foreign: hardware(client), foreignUntil: time.Now().Add(foreignTime),
+		rival: hardware(client), rivalAt: time.Now()}
 	l.addresses[a4] = x
 	says := claims{Member: "b", Node: "b", MAC: client.String(), Process: 2, Sequence: 1}
-	l.told(says.encode())
+	l.told(says.encode(), time.Now())
 	asked, now := o.challenge, time.Now()
 	if l.owing(now); o.peer == nil || asked == 0 {
 		t.Fatalf("%+v", o)
 	}
-	if l.owing(now.Add(answerWithin)); o.peer != nil || !l.changed || x.probes != 0 || !o.owed {
+	o.dirty = false
+	if l.owing(now.Add(answerWithin)); o.peer != nil || !l.changed || x.probes != 0 || !o.dirty {
 		t.Errorf("its claims count: %+v, probes %d", o, x.probes)
 	}
-	says.Answer, says.Owned = asked, []netip.Addr{a4}
-	if l.told(says.encode()); o.peer == nil || !x.foreignUntil.IsZero() {
+	says.Answers, says.Owned = []uint64{asked}, []netip.Addr{a4}
+	if l.told(says.encode(), time.Now()); o.peer == nil || !x.foreignUntil.IsZero() || !x.rivalAt.IsZero() {
 		t.Errorf("a late answer does not count: %+v", o)
 	}
 	l.owing(now.Add(3 * answerWithin))
@@ -143,7 +146,7 @@ func member(c claims) (*link, *other) {
 	l := lan(time.Now())
 	l.came("a", &memberlist.Node{Name: "b", Addr: netip.MustParseAddr("192.0.2.2").AsSlice()})
 	o := l.others["b"]
-	c.Member, c.Node, c.MAC, c.Answer = "b", "b", client.String(), o.challenge
-	l.told(c.encode())
+	c.Member, c.Node, c.MAC, c.Answers = "b", "b", client.String(), []uint64{o.challenge}
+	l.told(c.encode(), time.Now())
 	return l, o
 }

@@ -22,7 +22,7 @@
 // forged packet with priority 255 takes all addresses of a router away, since the RFC has removed
 // authentication; memberlist has AES-GCM with a shared key. A virtual MAC address needs a second
 // address of the NIC, which clouds and access points refuse; here caches of clients follow gratuitous
-// ARP and unsolicited advertisements. VRRP finds a death in 3 to 4 intervals, memberlist in 4 to 6
-// of half the length. In a partition both have an owner on each side. VRRP alone interoperates with
+// ARP and unsolicited advertisements. VRRP finds a death in 3 to 4 intervals, memberlist in 3 to 5
+// of three quarters the length. In a partition both have an owner on each side. VRRP alone interoperates with
 // keepalived and routers.
 package l2

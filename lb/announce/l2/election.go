@@ -14,7 +14,9 @@ type standing struct {
 	owned bool
 	// preempts is true if the node wants the addresses back that it is the first choice for.
 	preempts bool
-	weight   uint64
+	// leaves is true if the node has told the others that it will not stay the owner.
+	leaves bool
+	weight uint64
 }
 
 // verdict is what a node does about an address.
@@ -39,7 +41,7 @@ func elect(self standing, others []standing) (v verdict, conflict bool) {
 		}
 		if o.owned && o.eligible {
 			taken = true
-			conflict = conflict || self.owned && self.eligible
+			conflict = conflict || self.owned && self.eligible && !self.leaves
 		}
 		if o.eligible && o.weight > self.weight {
 			first = false
@@ -53,7 +55,7 @@ func elect(self standing, others []standing) (v verdict, conflict bool) {
 		return take, false
 	case !self.owned:
 		return stand, false
-	case !self.eligible && owners:
+	case !self.eligible && owners, self.leaves && taken:
 		return giveUp, false
 	case !self.eligible:
 		return release, false

@@ -8,9 +8,9 @@ import (
 )
 
 func TestElect(t *testing.T) {
-	const eligible, owned, preempts = 1, 2, 4
+	const eligible, owned, preempts, leaves = 1, 2, 4, 8
 	node := func(flags int, weight uint64) standing {
-		return standing{flags&eligible != 0, flags&owned != 0, flags&preempts != 0, weight}
+		return standing{flags&eligible != 0, flags&owned != 0, flags&preempts != 0, flags&leaves != 0, weight}
 	}
 	for name, c := range map[string]struct {
 		self     standing
@@ -32,6 +32,8 @@ func TestElect(t *testing.T) {
 		"conflict, second choice":    {node(eligible|owned, 1), []standing{node(eligible|owned, 2)}, giveUp, true},
 		"stays":                      {node(eligible|owned, 1), []standing{node(eligible, 2)}, stand, false},
 		"taken back":                 {node(eligible|owned, 1), []standing{node(eligible|preempts, 2)}, release, false},
+		"has been taken back":        {node(eligible|owned|leaves, 1), []standing{node(eligible|owned|preempts, 2)}, giveUp, false},
+		"is not taken back any more": {node(eligible|owned|leaves, 1), []standing{node(eligible, 2)}, stand, false},
 		"not taken back by a second": {node(eligible|owned, 2), []standing{node(eligible|preempts, 1)}, stand, false},
 		"preempts, waits":            {node(eligible|preempts, 2), []standing{node(eligible|owned, 1)}, stand, false},
 		"preempts, takes":            {node(eligible|preempts, 2), []standing{node(owned, 1)}, take, false},
@@ -49,7 +51,7 @@ func TestElectionEnds(t *testing.T) {
 		nodes := make([]standing, 1+rng.IntN(5))
 		some := false
 		for i := range nodes {
-			nodes[i] = standing{rng.IntN(3) > 0, rng.IntN(3) == 0, rng.IntN(4) == 0, uint64(i)}
+			nodes[i] = standing{eligible: rng.IntN(3) > 0, owned: rng.IntN(3) == 0, preempts: rng.IntN(4) == 0, weight: uint64(i)}
 			some = some || nodes[i].eligible
 		}
 		eligible := make([]bool, len(nodes))
@@ -65,6 +67,7 @@ func TestElectionEnds(t *testing.T) {
 				self.eligible = eligible[i]
 				v, _ := elect(self, others)
 				nodes[i].eligible = eligible[i] && v != release
+				nodes[i].leaves = !nodes[i].eligible
 				switch v {
 				case take:
 					nodes[i].owned = true

@@ -121,6 +121,8 @@ func FuzzParse(f *testing.F) {
 	f.Add(solicitation(f, c6, linkHops, sourceOption()))
 	f.Add(probe(a4, own))
 	f.Add(probe(a6, own))
+	f.Add(question(a4, c4, client))
+	f.Add(question(a6, c6, client))
 	for _, a := range []netip.Addr{a4, a6} {
 		for _, x := range announcements(a, own) {
 			f.Add(x)
@@ -131,9 +133,14 @@ func FuzzParse(f *testing.F) {
 		if !ok {
 			return
 		}
+		_ = addressee(b)
 		if h.question {
-			if back, ok := parse(h.answer(own)); !ok || back.claimed != h.target || back.mac != own {
+			answer := h.answer(own)
+			if back, ok := parse(answer); !ok || back.claimed != h.target || back.mac != own {
 				t.Errorf("%+v is answered with what cannot be read: %+v %v", h, back, ok)
+			}
+			if to := addressee(answer); to != h.asker && (h.target.Is4() || !h.asker.IsUnspecified()) {
+				t.Errorf("%+v is answered to %v", h, to)
 			}
 		}
 		if !h.question && !h.claimed.IsValid() {

@@ -26,7 +26,10 @@ type Config struct {
 	Local func(netip.Addr) bool
 	// Event is called for changes, by one goroutine per link.
 	Event func(Event)
-	Log   *slog.Logger
+	// Ran is called at each run of a link's loop, at most 150 ms apart, and must not wait: what
+	// else is due then does not wake the process once more. nil: nothing is.
+	Ran func()
+	Log *slog.Logger
 }
 
 // State is what a node is for an address.
@@ -88,6 +91,9 @@ func New(c Config) (*Speaker, error) {
 	if c.Linger == nil {
 		c.Linger = func() time.Duration { return 0 }
 	}
+	if c.Ran == nil {
+		c.Ran = func() {}
+	}
 	s := &Speaker{}
 	for _, name := range c.Interfaces {
 		s.links = append(s.links, newLink(&c, name))
@@ -143,11 +149,12 @@ func (l *link) applyWants() {
 	}
 }
 
-// Reclaim takes back the addresses that this node is the first choice for, once: within d.
+// Reclaim takes back the addresses that this node is the first choice for, once: within d from when it may
+// own one, however late that is.
 func (s *Speaker) Reclaim(d time.Duration) {
 	for _, l := range s.links {
 		l.mu.Lock()
-		l.reclaimUntil, l.changed = time.Now().Add(d), true
+		l.reclaimFor, l.reclaimUntil, l.changed = d, time.Time{}, true
 		l.say()
 		l.mu.Unlock()
 		l.poke()

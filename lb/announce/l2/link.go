@@ -8,6 +8,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weirlb/weir/lb/notice"
 )
 
 // Times of a link.
@@ -15,17 +19,15 @@ const (
 	// listenFor is how long a node listens for others before it takes an address: at the start, and
 	// when a carrier is back.
 	listenFor = 600 * time.Millisecond
-	// tick is how often the carrier is looked at.
-	tick = 40 * time.Millisecond
-	// fenceAfter is how long a process that does not run keeps its addresses: not longer than others
-	// may need to take them. After a longer pause it does not answer for fencePause, in which it
-	// reads what the others have said.
-	fenceAfter = probeEvery * (2 + suspicion)
-	fencePause = 150 * time.Millisecond
+	// atLatest is how often the carrier is looked at without members, with them at each probe.
+	atLatest = 2 * probeEvery
 	// releaseAtLeast is how long an owner waits for another at least.
 	releaseAtLeast = 300 * time.Millisecond
-	refreshEvery   = time.Second
-	// newFor is how long a node is new: until then its addresses have settled.
+	// refreshEvery is how often the interface is looked over at least, refreshAgain how often while it
+	// changes or cannot be used.
+	refreshEvery = 10 * time.Second
+	refreshAgain = time.Second
+	// newFor is how long a node is new that may own an address: until then its others have settled.
 	newFor = 30 * time.Second
 )
 
@@ -44,8 +46,7 @@ type link struct {
 	tasks  sync.WaitGroup
 	// answers are the addresses that are answered for, known those that are looked for in frames.
 	answers, known atomic.Pointer[map[netip.Addr]bool]
-	ran, resume    atomic.Int64 // when the loop ran, and from when it answers, in ns since start
-	start          time.Time
+	fence          fence
 
 	mu        sync.Mutex // guards the fields below; nothing of memberlist is called with it
 	fault     string     // why the interface cannot be used, "" if it can
@@ -59,33 +60,39 @@ type link struct {
 	carrier   bool
 	ready     time.Time // from when addresses are taken
 	refreshed time.Time
-	greet     []time.Time // when to say hello, before each second
+	stale     bool            // the interface may have changed since refreshed
+	notices   *notice.Notices // of the interface; of run
+	greet     []time.Time     // when to say hello, before each second
 	greeted   time.Time
 	others    map[string]*other
-	met       map[string]bool // nodes that have been members
-	strangers map[netip.Addr]*stranger
-	crowded   time.Time // when a host was heard that there is no room for in strangers
-	addresses map[netip.Addr]*address
-	wants     []Want
-	atOnce    bool // as of Speaker.Set
-	why       func(netip.Addr) string
-	changed   bool
-	next      time.Time // when time alone changes something; zero: never
-	sequence  uint64
-	said      claims // of now
-	eligible  []netip.Addr
-	owned     []netip.Addr
-	news      news
+	// challenges prove claims to be new.
+	challenges challenges
+	met        map[string]bool // members that might own an address once
+	strangers  map[netip.Addr]*stranger
+	crowded    time.Time // when a host was heard that there is no room for in strangers
+	addresses  map[netip.Addr]*address
+	wants      []Want
+	atOnce     bool // as of Speaker.Set
+	why        func(netip.Addr) string
+	changed    bool
+	next       time.Time // when time alone changes something; zero: never
+	sequence   uint64
+	said       claims // of now
+	eligible   []netip.Addr
+	owned      []netip.Addr
+	news       news
 	// Counts of addresses since the start.
 	took, gaveUp, rivals uint64
-	// reclaimUntil is until when addresses are taken back, zero: not.
+	// reclaimFor is for how long addresses are taken back, 0: not. reclaimUntil is until when, zero while
+	// this node may own none.
+	reclaimFor   time.Duration
 	reclaimUntil time.Time
 }
 
 func newLink(c *Config, name string) *link {
 	l := &link{
-		Config: c, name: name, node: c.Node, key: c.Key, log: c.Log, process: rand.Uint64(),
-		wake: make(chan struct{}, 1), closed: make(chan struct{}), start: time.Now(),
+		Config: c, name: name, node: c.Node, key: c.Key, log: c.Log, process: rand.Uint64(), challenges: newChallenges(),
+		wake: make(chan struct{}, 1), closed: make(chan struct{}), fence: fence{start: time.Now()},
 		others: map[string]*other{}, met: map[string]bool{}, strangers: map[netip.Addr]*stranger{}, addresses: map[netip.Addr]*address{},
 	}
 	none := map[netip.Addr]bool{}
@@ -94,11 +101,13 @@ func newLink(c *Config, name string) *link {
 	l.fault = "the interface is not there, or has no address"
 	l.why = func(netip.Addr) string { return "" }
 	l.say()
+	var err error
+	if l.notices, err = notice.Open(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR); err != nil {
+		l.log.Warn("announce: the interface is looked over more often", "interface", name, "err", err)
+	}
 	l.tasks.Go(l.run)
 	return l
 }
-
-func (l *link) now() int64 { return int64(time.Since(l.start)) }
 
 func (l *link) poke() {
 	select {
@@ -109,8 +118,9 @@ func (l *link) poke() {
 
 // run follows the link until it is closed.
 func (l *link) run() {
-	t := time.NewTicker(tick)
-	defer t.Stop()
+	defer l.notices.Close()
+	late := time.NewTimer(0)
+	defer late.Stop()
 	soon := time.NewTimer(0)
 	defer soon.Stop()
 	for {
@@ -119,49 +129,43 @@ func (l *link) run() {
 			l.shut()
 			return
 		case <-l.wake:
-		case <-t.C:
+		case <-late.C:
 		case <-soon.C:
 		}
-		l.heartbeat()
+		late.Reset(atLatest)
+		if gap := l.fence.pass(); gap > 0 {
+			l.mu.Lock()
+			l.greetSoon(time.Now())
+			l.mu.Unlock()
+			l.log.Warn("announce: the process did not run, its addresses may be another node's", "interface", l.name, "for", gap)
+		}
 		l.refresh(time.Now())
 		if again := l.step(time.Now()); !again.IsZero() {
 			soon.Reset(max(time.Until(again), time.Millisecond))
 		}
 		l.tell()
+		l.Ran()
 	}
 }
 
-// heartbeat notes that the loop runs. After a pause in which others may have taken the addresses
-// nothing is answered for a while.
-func (l *link) heartbeat() {
-	now := l.now()
-	if gap := now - l.ran.Load(); gap > int64(fenceAfter) && l.ran.Load() > 0 {
-		l.resume.Store(now + int64(fencePause))
-		l.mu.Lock()
-		l.greetSoon(time.Now())
-		l.mu.Unlock()
-		l.log.Warn("announce: the process did not run, its addresses may be another node's", "interface", l.name, "for", time.Duration(gap))
-	}
-	l.ran.Store(now)
-}
-
-// answering reports whether the addresses are this node's now.
-func (l *link) answering() bool {
-	now := l.now()
-	return now-l.ran.Load() < int64(fenceAfter) && now >= l.resume.Load()
-}
-
-// refresh follows the interface: its carrier at each call, all else after a change and once a second.
-// It is called by run alone.
+// refresh follows the interface: its carrier at each notice of the kernel's, all else after a change, once
+// a second while there are notices, and at intervals. It is called by run alone.
 func (l *link) refresh(now time.Time) {
 	l.mu.Lock()
-	index, carrier := carrierOf(l.name)
-	changed := index != l.seen || carrier != l.carrier
-	if !changed && now.Sub(l.refreshed) < refreshEvery {
+	noticed, age := l.notices.Changed(), now.Sub(l.refreshed)
+	l.stale = l.stale || noticed || l.socket == nil
+	due := age >= refreshEvery || l.stale && age >= refreshAgain
+	if !noticed && !due {
 		l.mu.Unlock()
 		return
 	}
-	l.seen, l.refreshed = index, now
+	index, carrier := carrierOf(l.name)
+	changed := index != l.seen || carrier != l.carrier
+	if !changed && !due {
+		l.mu.Unlock()
+		return
+	}
+	l.seen, l.refreshed, l.stale = index, now, false
 	if changed {
 		l.changed, l.carrier, l.ready = true, carrier, now.Add(listenFor)
 		l.greetSoon(now)
@@ -211,7 +215,7 @@ func (l *link) open(index int, mac hardware, local netip.Addr, now time.Time) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.socket == s { // it has ended by itself, and is opened again
-			l.index = -1
+			l.index, l.stale = -1, true
 		}
 	})
 }

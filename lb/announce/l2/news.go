@@ -72,18 +72,24 @@ func (l *link) report() {
 }
 
 // preempts reports whether this node takes back addresses. Preconditions: l.mu is held.
-func (l *link) preempts(now time.Time) bool { return l.Preempt || now.Before(l.reclaimUntil) }
+func (l *link) preempts() bool { return l.Preempt || l.reclaimFor > 0 }
 
-// preemptEnded reports once that the time of Reclaim is over. Preconditions: l.mu is held.
-func (l *link) preemptEnded(now time.Time) bool {
-	if l.reclaimUntil.IsZero() {
+// preemptEnded reports once that the time of Reclaim is over. It is counted from when this node may first
+// own an address, and not again where that comes and goes. Preconditions: l.mu is held.
+func (l *link) preemptEnded(eligible bool, now time.Time) bool {
+	switch {
+	case l.reclaimFor == 0:
 		return false
+	case l.reclaimUntil.IsZero() && !eligible:
+		return false
+	case l.reclaimUntil.IsZero():
+		l.reclaimUntil = now.Add(l.reclaimFor)
 	}
 	if now.Before(l.reclaimUntil) {
 		l.sooner(l.reclaimUntil)
 		return false
 	}
-	l.reclaimUntil = time.Time{}
+	l.reclaimFor, l.reclaimUntil = 0, time.Time{}
 	return true
 }
 

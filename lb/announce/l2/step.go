@@ -46,7 +46,10 @@ const (
 	foreignTime  = 12 * time.Second
 	foreignProbe = 5 * time.Second
 	defendEvery  = time.Second
-	slowly       = time.Minute
+	// agreeWithin is until nodes that start at the same time agree who has an address: until then each
+	// may take it for its own.
+	agreeWithin = 2 * time.Second
+	slowly      = time.Minute
 	// perStep bounds the addresses that are announced or probed at once, stepPause is until the
 	// next.
 	perStep   = 250
@@ -89,7 +92,8 @@ func (l *link) decide(now time.Time) {
 			delete(l.addresses, a)
 		}
 	}
-	if !slices.Equal(eligible, l.eligible) || !slices.Equal(owned, l.owned) || l.preemptEnded(now) {
+	ended := l.preemptEnded(len(eligible) > 0, now)
+	if ended || !slices.Equal(eligible, l.eligible) || !slices.Equal(owned, l.owned) {
 		l.eligible, l.owned = eligible, owned
 		l.say()
 	}
@@ -103,7 +107,9 @@ func (l *link) decideAbout(a netip.Addr, x *address, now time.Time) {
 	if waits != "" {
 		why = ""
 	}
-	self := standing{eligible: why == "", owned: x.owned, preempts: l.preempts(now), weight: weight(l.member(), a)}
+	self := standing{
+		eligible: why == "", owned: x.owned, preempts: l.preempts(), leaves: x.owned && !x.eligible, weight: weight(l.member(), a),
+	}
 	var others []standing
 	owner := ""
 	for _, o := range l.others {
@@ -118,7 +124,7 @@ func (l *link) decideAbout(a netip.Addr, x *address, now time.Time) {
 		others = append(others, s)
 	}
 	v, conflict := elect(self, others)
-	if conflict {
+	if conflict && x.state == Owner && now.Sub(x.since) > agreeWithin {
 		l.news.rivals = append(l.news.rivals, a)
 	}
 	x.eligible = self.eligible && v != release
@@ -284,7 +290,7 @@ func (l *link) sendDue(now time.Time) {
 	if l.socket == nil {
 		return
 	}
-	if !l.answering() {
+	if !l.fence.open() {
 		l.sooner(now.Add(stepPause))
 		return
 	}
@@ -318,7 +324,7 @@ func (l *link) hear(f []byte) {
 	if !ok {
 		return
 	}
-	if h.question && (*l.answers.Load())[h.target] && l.answering() {
+	if h.question && (*l.answers.Load())[h.target] && l.fence.open() {
 		l.mu.Lock()
 		if s := l.socket; s != nil {
 			s.send(h.answer(l.mac))

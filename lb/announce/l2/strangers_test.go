@@ -19,6 +19,7 @@ func lan(now time.Time) *link {
 		local: netip.MustParseAddr("192.0.2.1"), subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 		socket: &socket{}, carrier: true, ready: now, addresses: map[netip.Addr]*address{},
 		others: map[string]*other{}, met: map[string]bool{}, strangers: map[netip.Addr]*stranger{},
+		challenges: newChallenges(),
 	}
 }
 
@@ -70,10 +71,11 @@ func TestNodesThatBeginTogetherShare(t *testing.T) {
 	now := time.Now()
 	l := lan(now.Add(-time.Millisecond))
 	l.came("a", &memberlist.Node{Name: "b", Addr: netip.MustParseAddr("192.0.2.2").AsSlice()})
-	l.others["b"].peer = &peer{claims: claims{Node: "b", Member: "b"}, eligible: map[netip.Addr]bool{}}
+	says := claims{Member: "b", Node: "b", MAC: client.String(), Process: 1, Sequence: 1, Answers: []uint64{l.others["b"].challenge}, Eligible: []netip.Addr{a4}}
+	l.told(says.encode(), now)
 	shared := 0
 	for i := range 100 {
-		a, x := netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 3)}), &address{wanted: true, probes: probeCount}
+		a, x := netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 103)}), &address{wanted: true, probes: probeCount}
 		if l.decideAbout(a, x, now); !x.owned {
 			t.Fatalf("%s: nobody else serves it, %+v", a, x)
 		}

@@ -3,7 +3,6 @@ package l2
 import (
 	"cmp"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -19,15 +18,17 @@ type other struct {
 	peer    *peer // nil: it has said nothing yet that proves to be new
 	dirty   bool  // it has not been sent the claims of now
 	sending bool
-	// challenge is to be answered by the next claims that count, 0: none. asked is the last challenge
-	// of the node.
-	challenge, asked uint64
-	// challenged is since when the node owes an answer. replied is when it was last sent claims because
-	// of its own, and owed is true if it is to be sent them again for that: see replyEvery.
-	challenged, replied time.Time
-	owed                bool
+	// challenge is the first of the challenges that the node owes an answer to, 0: it owes none.
+	// challenged is since when, and asked when it was last asked.
+	challenge         uint64
+	challenged, asked time.Time
+	// answers are the last challenges of the node. replied is when it was last sent claims because of
+	// its own, and owed is true if it is to be sent them again for that: see replyEvery.
+	answers []uint64
+	replied time.Time
+	owed    bool
 	// newUntil is until when the node gets the addresses that it is the first choice for, since it
-	// has never been on this link; zero: it gets none.
+	// has never served on this link before; zero: it gets none.
 	newUntil time.Time
 }
 
@@ -35,8 +36,10 @@ const (
 	// replyEvery bounds how often a node is sent the claims because of its own: they may be recorded
 	// ones that any host sends again, and the claims are large.
 	replyEvery = 100 * time.Millisecond
-	// answerWithin is for how long the claims of a member count that answers no challenge.
+	// answerWithin is for how long the claims of a member count that answers no challenge. It is asked
+	// again every askEvery.
 	answerWithin = 2 * time.Second
+	askEvery     = 500 * time.Millisecond
 )
 
 func (l *link) onLink(a netip.Addr) bool {
@@ -59,14 +62,8 @@ func (l *link) came(self string, n *memberlist.Node) {
 	a, _ := netip.AddrFromSlice(n.Addr)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	o := &other{node: n, address: a.Unmap(), dirty: true, challenge: challenge(), challenged: time.Now()}
-	if !l.met[n.Name] { // also for a node that has just begun: the first to serve takes all
-		o.newUntil = time.Now().Add(newFor)
-	}
-	if len(l.met) >= 16*maxMembers {
-		clear(l.met)
-	}
-	l.met[n.Name] = true
+	o := &other{node: n, address: a.Unmap(), dirty: true}
+	o.doubt(&l.challenges, time.Now())
 	delete(l.strangers, o.address)
 	l.others[n.Name], l.changed = o, true
 	l.poke()
@@ -84,7 +81,7 @@ func (l *link) left(n *memberlist.Node) {
 // told takes over the claims of a node. Claims can be recorded and sent again, with a key too. So
 // those of a process that is not known, or with a sequence number that is not higher, count only with
 // the answer to a challenge that the node was sent since. No clock of another node has a part in it.
-func (l *link) told(b []byte) {
+func (l *link) told(b []byte, now time.Time) {
 	if len(b) == 0 {
 		return
 	}
@@ -99,17 +96,16 @@ func (l *link) told(b []byte) {
 	if o == nil {
 		return // it is sent a challenge when it comes
 	}
-	now := time.Now()
 	same := o.peer != nil && o.peer.Process == p.Process
-	proved := o.challenge != 0 && o.challenge == p.Answer
+	proved := o.challenge != 0 && l.challenges.answered(p.Answers, o.challenge)
 	fresh := proved || same && p.Sequence > o.peer.Sequence
 	late := !fresh && (!same || p.Sequence < o.peer.Sequence)
-	asks := p.Challenge != 0 && p.Challenge != o.asked && !(late && same)
+	asks := l.challenges.take(p.Process, p.Challenge)
 	if asks {
-		o.asked = p.Challenge
+		o.answer(p.Challenge)
 	}
 	if late && o.challenge == 0 {
-		o.challenge, o.challenged = challenge(), now
+		o.doubt(&l.challenges, now)
 	}
 	switch {
 	case asks && fresh: // no recorded claims
@@ -127,9 +123,18 @@ func (l *link) told(b []byte) {
 		o.challenge = 0
 	}
 	o.peer, l.changed = p, true
+	if len(p.eligible) > 0 && !l.met[p.Member] { // also for a node that has just begun: the first to serve takes all
+		if len(l.met) >= 16*maxMembers {
+			clear(l.met)
+		}
+		l.met[p.Member], o.newUntil = true, now.Add(newFor)
+	}
 	for _, x := range l.addresses {
 		if x.foreign == p.mac { // this node had it, before it was known
 			x.foreignUntil = time.Time{}
+		}
+		if x.rival == p.mac {
+			x.rivalAt = time.Time{}
 		}
 	}
 	l.poke()
@@ -148,11 +153,14 @@ func (o *other) reply(now time.Time) {
 // the member owned, three probes ask for it, which an owner answers. Preconditions: l.mu is held.
 func (l *link) owing(now time.Time) {
 	for _, o := range l.others {
+		if o.challenge != 0 && now.Sub(o.asked) >= askEvery {
+			o.owed = true
+		}
 		o.reply(now)
 		if o.challenge == 0 || now.Sub(o.challenged) < answerWithin {
 			continue
 		}
-		o.challenged, o.owed = now, true // it is asked again
+		o.challenged = now
 		if o.peer == nil {
 			continue
 		}
@@ -166,9 +174,6 @@ func (l *link) owing(now time.Time) {
 	}
 }
 
-// challenge is a random number that is not 0.
-func challenge() uint64 { return rand.Uint64() | 1 }
-
 // current are the claims for a member that asks for them.
 func (l *link) current() []byte {
 	l.mu.Lock()
@@ -181,7 +186,7 @@ func (l *link) say() {
 	l.sequence++
 	l.said = claims{
 		Member: l.member(), Node: l.node, MAC: net.HardwareAddr(l.mac[:]).String(), Process: l.process, Sequence: l.sequence,
-		Preempts: l.preempts(time.Now()), Eligible: l.eligible, Owned: l.owned,
+		Preempts: l.preempts(), Eligible: l.eligible, Owned: l.owned,
 	}
 	for _, o := range l.others {
 		o.dirty = true
@@ -213,9 +218,7 @@ func (l *link) sendTo(m *members, name string, o *other) {
 			l.mu.Unlock()
 			return
 		}
-		o.dirty = false
-		said := l.said
-		said.Challenge, said.Answer = o.challenge, o.asked
+		said := o.saying(l.said, &l.challenges, time.Now())
 		l.mu.Unlock()
 		if err := m.send(o.node, said.encode()); err != nil {
 			l.mu.Lock()

@@ -29,8 +29,10 @@ const Port = 7949
 // nothing with less (RFC 5082): no router has forwarded what arrives.
 type transport struct {
 	ifname string
+	index  uint32 // of the interface
 	local  netip.Addr
 	udp    *net.UDPConn
+	raw    syscall.RawConn // of udp
 	tcp    net.Listener
 	// group receives what asks all nodes on the link for their address.
 	group   *net.UDPConn
@@ -68,8 +70,15 @@ func (t *transport) listen() error {
 		}
 		return c.(*net.UDPConn), nil
 	}
-	var err error
+	i, err := net.InterfaceByName(t.ifname)
+	if err != nil {
+		return err
+	}
+	t.index = uint32(i.Index)
 	if t.udp, err = listen(t.local); err != nil {
+		return err
+	}
+	if t.raw, err = t.udp.SyscallConn(); err != nil {
 		return err
 	}
 	if t.group, err = t.listenGroup(); err != nil {
@@ -86,11 +95,7 @@ func (t *transport) listenGroup() (*net.UDPConn, error) {
 	if a := t.everybody(); a.Is4() {
 		to.(*unix.SockaddrInet4).Addr = a.As4()
 	} else {
-		i, err := net.InterfaceByName(t.ifname)
-		if err != nil {
-			return nil, err
-		}
-		family, to = unix.AF_INET6, &unix.SockaddrInet6{Port: Port, Addr: a.As16(), ZoneId: uint32(i.Index)}
+		family, to = unix.AF_INET6, &unix.SockaddrInet6{Port: Port, Addr: a.As16(), ZoneId: t.index}
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -207,8 +212,12 @@ func (t *transport) readPackets() {
 
 func (t *transport) read(c *net.UDPConn, packet func([]byte, netip.AddrPort)) {
 	b := make([]byte, 1<<16)
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return // it is closed
+	}
 	for {
-		n, from, err := c.ReadFromUDPAddrPort(b)
+		n, from, err := receiveFrom(raw, b)
 		select {
 		case <-t.closed:
 			return
@@ -261,11 +270,10 @@ func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	if to.Addr().IsLinkLocalUnicast() && to.Addr().Is6() {
-		to = netip.AddrPortFrom(to.Addr().WithZone(t.ifname), to.Port())
+	if to.Addr().Is4() != t.local.Is4() {
+		return time.Time{}, fmt.Errorf("%s is not of the family of %s", to, t.local)
 	}
-	_, err = t.udp.WriteToUDPAddrPort(b, to)
-	return time.Now(), err
+	return time.Now(), sendTo(t.raw, b, to, t.index)
 }
 
 // PacketCh implements memberlist.Transport.

@@ -10,38 +10,17 @@
  *   is_tunnelled  the packet in a tunnel's, that such an error quotes
  *   skip_extensions                 what is behind IPv6 extension headers (extension.h)
  *   classify_fragment               later fragments after the first (fragment.h)
- *   lookup        translated ports, then frontends
+ *   lookup        translated ports and their flows, then frontends, then ranges of ports (frontend.h)
  */
 #ifndef WEIR_CLASSIFY_H
 #define WEIR_CLASSIFY_H
 
-#include "maps.h"
+#include "deny.h"
+#include "frontend.h"
 #include "extension.h"
 #include "fragment.h"
+#include "segment.h"
 #include "vlan.h"
-
-/*
- * lookup says whether an address and port is Weir's: the destination of a TCP,
- * UDP or SCTP packet, or the source of one that Weir may have sent. Translated
- * ports come first: they are a range of few addresses, so that the line with
- * them stays in the cache, while each port would hash to another line among the
- * frontends, to find nothing there. syn: the packet is a SYN.
- */
-static __always_inline enum verdict lookup(const struct frontend_key *k, int syn)
-{
-	struct address_key translated = {
-		.address = { k->address[0], k->address[1], k->address[2], k->address[3] },
-		.family = k->family,
-	};
-	const struct port_range *range = bpf_map_lookup_elem(&snat, &translated);
-	__u16 port = bpf_ntohs(k->port);
-	if (range && port >= range->low && port <= range->high)
-		return REDIRECTED;
-	const struct frontend *frontend = bpf_map_lookup_elem(&frontends, k);
-	if (frontend && !(syn && frontend->flags & FRONTEND_FLOWS_ONLY))
-		return REDIRECTED;
-	return PASS_NO_MATCH;
-}
 
 /* is_syn: the TCP segment at p begins a connection. */
 static __always_inline int is_syn(struct cursor p)
@@ -50,22 +29,6 @@ static __always_inline int is_syn(struct cursor p)
 	if (p.at + TCP_HEADER > p.end)
 		return 0;
 	return (header[13] & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) == TCP_SYN;
-}
-
-/* is_vip: the address of k serves frontends and is not the node's own. */
-static __always_inline int is_vip(const struct frontend_key *k)
-{
-	struct address_key vip = {
-		.address = { k->address[0], k->address[1], k->address[2], k->address[3] },
-		.family = k->family,
-	};
-	return bpf_map_lookup_elem(&vips, &vip) != 0;
-}
-
-/* is_ping: a fragment of ICMP to such an address may be of an echo request. */
-static __always_inline int is_ping(const struct frontend_key *k)
-{
-	return k->protocol == (k->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6) && is_vip(k);
 }
 
 static __always_inline int has_ports(__u8 protocol)
@@ -85,8 +48,12 @@ static __always_inline __u32 header_size(__u8 protocol)
 	}
 }
 
-/* classify_l4 takes what to->protocol says to be at p. */
-static __always_inline enum verdict classify_l4(struct cursor p, struct frontend_key *to)
+/*
+ * classify_l4 takes what to->protocol says to be at p. Of a packet that is DENIED, list is the deny
+ * list. Fragments, pings and ICMP errors of denied clients are the packet loop's.
+ */
+static __always_inline enum verdict classify_l4(struct cursor p, struct frontend_key *to, struct tuple *t,
+						const struct source *from, __u32 *list)
 {
 	if (!has_ports(to->protocol))
 		return PASS_OTHER_PROTOCOL;
@@ -94,11 +61,22 @@ static __always_inline enum verdict classify_l4(struct cursor p, struct frontend
 	if (p.at + header_size(to->protocol) > p.end)
 		return PASS_MALFORMED;
 	to->port = ports->destination;
-	return lookup(to, to->protocol == IPPROTO_TCP && is_syn(p));
+	set_ports(t, ports, to->protocol);
+	if (is_translated(to, t))
+		return REDIRECTED;
+	int syn = to->protocol == IPPROTO_TCP && is_syn(p);
+	const struct frontend *frontend = find_frontend(to, syn);
+	if (!frontend && !in_range(to, syn))
+		return PASS_NO_MATCH;
+	*list = denying_list(from, frontend ? frontend->lists : 0, syn);
+	return *list ? DENIED : REDIRECTED;
 }
 
-/* classify_quoted takes the start of the transport header that an error quotes. */
-static __always_inline enum verdict classify_quoted(struct cursor p, struct frontend_key *from)
+/*
+ * classify_quoted takes the start of the transport header that an error quotes. t has the
+ * addresses of an answer to the quoted packet.
+ */
+static __always_inline enum verdict classify_quoted(struct cursor p, struct frontend_key *from, struct tuple *t)
 {
 	const struct ports *ports = p.at;
 	if (!has_ports(from->protocol))
@@ -106,7 +84,9 @@ static __always_inline enum verdict classify_quoted(struct cursor p, struct fron
 	if (p.at + sizeof(*ports) > p.end)
 		return PASS_MALFORMED;
 	from->port = ports->source;
-	return lookup(from, 0);
+	const struct ports answer = { .source = ports->destination, .destination = ports->source };
+	set_ports(t, &answer, from->protocol);
+	return lookup(from, 0, t);
 }
 
 /* to_frontend: p is behind the IP header of a packet to `to`. */
@@ -116,7 +96,7 @@ static __always_inline int to_frontend(struct cursor p, struct frontend_key *to)
 	if (!has_ports(to->protocol) || p.at + sizeof(*ports) > p.end)
 		return 0;
 	to->port = ports->destination;
-	return bpf_map_lookup_elem(&frontends, to) != 0;
+	return bpf_map_lookup_elem(&frontends, to) != 0 || in_range(to, 0);
 }
 
 /*
@@ -194,7 +174,8 @@ static __always_inline enum verdict classify_icmp4(struct cursor p, const struct
 	p.at += header;
 	if (icmp->type == ICMP_UNREACHABLE && icmp->code == ICMP_FRAG_NEEDED && is_tunnelled(p, from.protocol))
 		return REDIRECTED;
-	return classify_quoted(p, &from);
+	struct tuple answer = { .family = 4, .key = { pair(ip->destination, ip->source) } };
+	return classify_quoted(p, &from, &answer);
 }
 
 /* classify_icmp6 is the same for ICMPv6. */
@@ -231,7 +212,12 @@ static __always_inline enum verdict classify_icmp6(struct cursor p, const struct
 	}
 	if (icmp->type == ICMPV6_TOO_BIG && is_tunnelled(p, from.protocol))
 		return REDIRECTED;
-	return classify_quoted(p, &from);
+	struct tuple answer = {
+		.family = 6,
+		.key = { pair(ip->destination[0], ip->destination[1]), pair(ip->destination[2], ip->destination[3]),
+			 pair(ip->source[0], ip->source[1]), pair(ip->source[2], ip->source[3]) },
+	};
+	return classify_quoted(p, &from, &answer);
 }
 
 /*
@@ -240,7 +226,7 @@ static __always_inline enum verdict classify_icmp6(struct cursor p, const struct
  * is Weir's if it cannot be anyone else's.
  */
 static __always_inline enum verdict classify_fragment(struct cursor p, struct frontend_key *to,
-						      const struct datagram_key *datagram, int first)
+						      const struct datagram_key *datagram, struct tuple *t, int first)
 {
 	if (!first) {
 		if (remembered(datagram) || is_vip(to))
@@ -254,7 +240,8 @@ static __always_inline enum verdict classify_fragment(struct cursor p, struct fr
 		if (p.at + sizeof(*ports) > p.end)
 			return PASS_MALFORMED;
 		to->port = ports->destination;
-		verdict = lookup(to, 0);
+		set_ports(t, ports, to->protocol);
+		verdict = lookup(to, 0, t);
 	} else if (is_ping(to)) {
 		verdict = REDIRECTED;
 	}
@@ -262,7 +249,7 @@ static __always_inline enum verdict classify_fragment(struct cursor p, struct fr
 	return verdict;
 }
 
-static __always_inline enum verdict classify_ipv4(struct cursor p, const struct interface *in)
+static __always_inline enum verdict classify_ipv4(struct cursor p, const struct interface *in, __u32 *list)
 {
 	const struct ipv4 *ip = p.at;
 	if (p.at + sizeof(*ip) > p.end)
@@ -277,6 +264,8 @@ static __always_inline enum verdict classify_ipv4(struct cursor p, const struct 
 		.protocol = ip->protocol,
 		.family = 4,
 	};
+	struct source from = source4(ip);
+	struct tuple t = { .family = 4, .key = { pair(ip->source, ip->destination) } };
 	p.at += header;
 	if (ip->fragment & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET)) {
 		struct datagram_key datagram = {
@@ -288,11 +277,11 @@ static __always_inline enum verdict classify_ipv4(struct cursor p, const struct 
 		};
 		if (!has_ports(ip->protocol) && !is_ping(&to))
 			return PASS_OTHER_PROTOCOL;
-		return classify_fragment(p, &to, &datagram, !(ip->fragment & bpf_htons(IP_FRAGMENT_OFFSET)));
+		return classify_fragment(p, &to, &datagram, &t, !(ip->fragment & bpf_htons(IP_FRAGMENT_OFFSET)));
 	}
 	if (to.protocol == IPPROTO_ICMP)
 		return classify_icmp4(p, &to);
-	return classify_l4(p, &to);
+	return classify_l4(p, &to, &t, &from, list);
 }
 
 /* is_neighbor_discovery: p is at an ICMPv6 header. */
@@ -304,7 +293,7 @@ static __always_inline int is_neighbor_discovery(struct cursor p)
 	return *type >= ICMPV6_ND_FIRST && *type <= ICMPV6_ND_LAST;
 }
 
-static __always_inline enum verdict classify_ipv6(struct cursor p, const struct interface *in)
+static __always_inline enum verdict classify_ipv6(struct cursor p, const struct interface *in, __u32 *list)
 {
 	const struct ipv6 *ip = p.at;
 	if (p.at + sizeof(*ip) > p.end)
@@ -323,11 +312,17 @@ static __always_inline enum verdict classify_ipv6(struct cursor p, const struct 
 		.address = { ip->destination[0], ip->destination[1], ip->destination[2], ip->destination[3] },
 		.family = 6,
 	};
+	struct source from = source6(ip);
 	__be16 place = 0; /* in the datagram, 0 without a fragment header */
 	__be32 id = 0;
 	enum verdict verdict = skip_extensions(&p, ip->next_header, &to.protocol, &id, &place);
 	if (verdict != REDIRECTED)
 		return verdict;
+	struct tuple t = {
+		.family = 6,
+		.key = { pair(ip->source[0], ip->source[1]), pair(ip->source[2], ip->source[3]),
+			 pair(ip->destination[0], ip->destination[1]), pair(ip->destination[2], ip->destination[3]) },
+	};
 	if (place) {
 		struct datagram_key datagram = {
 			.source = { ip->source[0], ip->source[1], ip->source[2], ip->source[3] },
@@ -335,11 +330,11 @@ static __always_inline enum verdict classify_ipv6(struct cursor p, const struct 
 			.id = id,
 			.family = 6,
 		};
-		return classify_fragment(p, &to, &datagram, !(place & bpf_htons(IPV6_FRAGMENT_OFFSET)));
+		return classify_fragment(p, &to, &datagram, &t, !(place & bpf_htons(IPV6_FRAGMENT_OFFSET)));
 	}
 	if (to.protocol == IPPROTO_ICMPV6)
 		return classify_icmp6(p, &to);
-	return classify_l4(p, &to);
+	return classify_l4(p, &to, &t, &from, list);
 }
 
 static __always_inline int is_tag(__be16 type)
@@ -349,10 +344,10 @@ static __always_inline int is_tag(__be16 type)
 
 /*
  * classify takes a frame. The tag that the kernel has taken off it, if any, is that of
- * EtherType taken and with control.
+ * EtherType taken and with control. list is as of classify_l4.
  */
 static __always_inline enum verdict classify(struct cursor p, const struct interface *in, __u32 ifindex, __be16 taken,
-					     __be16 control)
+					     __be16 control, __u32 *list)
 {
 	const struct ethernet *eth = p.at;
 	if (p.at + sizeof(*eth) > p.end)
@@ -391,9 +386,9 @@ static __always_inline enum verdict classify(struct cursor p, const struct inter
 	}
 	switch (type) {
 	case bpf_htons(ETH_P_IP):
-		return classify_ipv4(p, in);
+		return classify_ipv4(p, in, list);
 	case bpf_htons(ETH_P_IPV6):
-		return classify_ipv6(p, in);
+		return classify_ipv6(p, in, list);
 	default:
 		return PASS_OTHER_ETHERTYPE;
 	}

@@ -6,40 +6,11 @@
 #ifndef WEIR_FIND_H
 #define WEIR_FIND_H
 
+#include "classify.h"
 #include "flowmaps.h"
 #include "hold.h"
+#include "order.h"
 #include "segment.h"
-
-/* LOAD loads a word that the process may write at the same time. */
-#define LOAD(x) (*(const volatile typeof(x) *)&(x))
-#define STORE(x, v) (*(volatile typeof(x) *)&(x) = (v))
-
-/*
- * Set by the loader where the machine does not keep loads in order. An atomic operation with
- * a result is a full barrier; a load that acquires would need Linux 6.15.
- */
-const volatile __u8 unordered_loads = 0;
-
-static __always_inline void order_loads(void)
-{
-	__u64 word = 0;
-	if (unordered_loads)
-		__sync_fetch_and_add(&word, 1);
-	else
-		asm volatile("" ::: "memory");
-}
-
-/*
- * Set by a test: how often the program looks at the clock while it reads a recipe, so that
- * others have the time to write one. With 0 the verifier removes the loop.
- */
-const volatile __u32 stall = 0;
-
-static __always_inline void stall_for_test(void)
-{
-	for (__u32 i = 0; i < stall; i++)
-		bpf_ktime_get_ns();
-}
 
 /* MAX_CANDIDATES of a bucket are compared: so many with the same tag are 1 in 10,000. */
 #define MAX_CANDIDATES 3
@@ -134,6 +105,56 @@ static __always_inline int look_up(const __u64 *key, int family, struct place *a
 		if (!b)
 			return 0;
 		if (find_in(b, tag_of(hash), key, family, at))
+			return 1;
+		if (!LOAD(b->over))
+			return 0;
+		index = next_bucket(hash, index, buckets);
+	}
+	return 0;
+}
+
+/*
+ * is_live says whether one of a bucket's entries with the tag has the key. In doubt it does: of so
+ * many with the same tag, see MAX_CANDIDATES.
+ */
+static __always_inline int is_live(struct flow_bucket *b, __u32 tag, const struct flow_state *state, const struct tuple *t)
+{
+	__u32 left = candidates(b->tag, tag);
+	for (int i = 0; i < MAX_CANDIDATES && left; i++) {
+		__u32 slot = slot_of(left);
+		left &= left - 1;
+		if (slot >= FLOW_SLOTS)
+			return 1;
+		__u32 ref = LOAD(b->slot[slot]);
+		if (!ref || ref >= FLOW_PENDING)
+			continue;
+		struct flow_entry *e = entry_at(state, ref - 1);
+		if (!e || same_key(e, t->key, t->family))
+			return 1;
+	}
+	return left != 0;
+}
+
+/*
+ * has_flow says whether the flow table has an entry with the key of t. A flow is never missed:
+ * it is live, in the same slot, from before its first packet is sent to its end, and its entry does
+ * not change while it is. The state of the program does not matter, nor whether the process
+ * lives. Not static: it is verified by itself.
+ */
+__attribute__((noinline)) int has_flow(const struct tuple *t)
+{
+	__u32 zero = 0;
+	const struct flow_state *state = bpf_map_lookup_elem(&flow_state, &zero);
+	if (!t || !state)
+		return 0;
+	__u32 buckets = state->buckets;
+	__u64 hash = t->family == 4 ? hash_of(t->key, state->seed, 4) : hash_of(t->key, state->seed, 6);
+	__u32 first = bucket_index(hash, buckets), index = first;
+	for (int probe = 0; probe < FLOW_PROBES; probe++) {
+		struct flow_bucket *b = bpf_map_lookup_elem(&flow_index, &index);
+		if (!b)
+			return 0;
+		if (is_live(b, tag_of(hash), state, t))
 			return 1;
 		if (!LOAD(b->over))
 			return 0;

@@ -24,13 +24,17 @@ typedef __u32 __wsum;
 
 enum { BPF_ANY = 0 };
 
-enum { BPF_F_MMAPABLE = 1 << 10 };
+enum {
+	BPF_F_MMAPABLE = 1 << 10,
+	BPF_F_INNER_MAP = 1 << 12, /* Linux 5.10 */
+};
 
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_XSKMAP = 17,
 };
 

@@ -22,6 +22,7 @@ enum verdict {
 	PASS_OTHER_PROTOCOL,  /* neither TCP, UDP nor SCTP, nor ICMP that may be Weir's */
 	PASS_NO_MATCH,        /* of the host itself */
 	HELD,                 /* Weir's, dropped for the next process */
+	DENIED,               /* to a frontend, of a client on a deny list */
 	VERDICTS,
 };
 
@@ -46,24 +47,45 @@ struct frontend_key {
 /* What is known of a frontend. */
 struct frontend {
 	__u32 flags;
+	__u32 lists; /* deny lists, a bit for each, beside those about all frontends */
 };
 
 /* Flags of a frontend; the others mean nothing to the program. */
 #define FRONTEND_FLOWS_ONLY (1u << 31) /* a SYN to it is the host's */
+
+/* Ranges of ports of an address and protocol: at most so many. */
+#define MAX_RANGES 8
+
+/* A frontend with more ports than one, in host byte order, both inclusive. last 0: none. */
+struct frontend_range {
+	__u16 first;
+	__u16 last;
+	__u32 flags; /* as of a frontend */
+};
+
+struct frontend_ranges {
+	struct frontend_range range[MAX_RANGES];
+};
 
 struct address_key {
 	__be32 address[4];
 	__u32 family; /* 4 or 6 */
 };
 
-/* Ports from which Weir translates, in host byte order, both inclusive. */
+/*
+ * Of an address from which Weir translates: the ports at which every packet is Weir's, in host byte
+ * order, both inclusive. Programs that read the flow table take those of flows at any port, too.
+ */
 struct port_range {
 	__u16 low;
 	__u16 high;
 };
 
+#define DENY_LISTS 16
+
 struct counters {
 	__u64 packets[VERDICTS];
+	__u64 denied[DENY_LISTS]; /* of DENIED, by deny list */
 };
 
 /* By interface index. */
@@ -81,6 +103,22 @@ struct {
 	__type(key, struct frontend_key);
 	__type(value, struct frontend);
 } frontends SEC(".maps");
+
+/* The key has port 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct frontend_key);
+	__type(value, struct frontend_ranges);
+} ranges SEC(".maps");
+
+/* Its element is not 0 when there has been a range: an array costs other packets less than `ranges`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} any_range SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

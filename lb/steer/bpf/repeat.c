@@ -9,8 +9,12 @@
  * Userspace decides, the kernel repeats: these programs change no flow, and whatever is not
  * plain goes to the packet loop unmodified (segment.h, find.h).
  */
+#define STEER_BY_FLOW
 #include "encap.h"
 #include "steer.h"
+
+/* Set by the loader: weir_repeat forwards packets. Else it only steers, by ports and flows. */
+const volatile __u8 repeats = 1;
 
 /* Set by the loader: XDP packets may have several buffers, and their length can be asked for. */
 const volatile __u8 has_frags = 0;
@@ -169,9 +173,11 @@ int weir_repeat(struct xdp_md *ctx)
 	if (!in)
 		return XDP_PASS;
 	__u64 first = *(const __u64 *)in;
-	int action = repeat_frame(ctx, first, in->flags);
-	if (action == XDP_REDIRECT || action == XDP_DROP)
-		return action;
+	if (repeats) {
+		int action = repeat_frame(ctx, first, in->flags);
+		if (action == XDP_REDIRECT || action == XDP_DROP)
+			return action;
+	}
 	return steer_frame(ctx, first, in->flags);
 }
 
@@ -295,7 +301,8 @@ __attribute__((noinline)) int send_up(struct __sk_buff *skb, __u64 first, __u32 
 	in_one_piece(skb, MOST_CLASSIFIED);
 	struct cursor packet = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	__be16 taken = skb->vlan_present ? skb->vlan_proto : 0, control = bpf_htons(skb->vlan_tci);
-	enum verdict verdict = classify(packet, &in, skb->ifindex, taken, control);
+	__u32 list = 0;
+	enum verdict verdict = classify(packet, &in, skb->ifindex, taken, control, &list);
 	if (verdict == REDIRECTED) {
 		__u32 zero = 0;
 		const struct flow_state *state = bpf_map_lookup_elem(&flow_state, &zero);
@@ -306,7 +313,10 @@ __attribute__((noinline)) int send_up(struct __sk_buff *skb, __u64 first, __u32 
 		verdict = PASS_NO_SOCKET;
 	}
 	count->packets[verdict]++;
-	return TCX_NEXT;
+	if (verdict != DENIED)
+		return TCX_NEXT;
+	count_denied(count, list);
+	return TCX_DROP;
 }
 
 /* repeat_skb is repeat_frame for TCX. */

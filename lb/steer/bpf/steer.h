@@ -10,7 +10,8 @@
 static __always_inline int steer(struct xdp_md *ctx, struct cursor packet, const struct interface *in, __u32 ifindex,
 				 struct counters *count)
 {
-	enum verdict verdict = classify(packet, in, ifindex, 0, 0);
+	__u32 list = 0;
+	enum verdict verdict = classify(packet, in, ifindex, 0, 0, &list);
 	__u32 slot = in->slot;
 	int action = XDP_PASS;
 	if (verdict == REDIRECTED) {
@@ -24,6 +25,10 @@ static __always_inline int steer(struct xdp_md *ctx, struct cursor packet, const
 				action = XDP_DROP;
 			}
 		}
+	}
+	if (verdict == DENIED) {
+		count_denied(count, list);
+		action = XDP_DROP;
 	}
 	count->packets[verdict]++;
 	return action;

@@ -186,3 +186,42 @@ func TestKindsOfFailure(t *testing.T) {
 		}
 	}
 }
+
+// Probes are lost and an established connection ends while a server is gone, for as long as it is.
+func TestWireProbesMeasureAnOutage(t *testing.T) {
+	client, node, addrs := twoNodes(t)
+	serve := func() *Echo {
+		e, err := ServeEcho(node, "one", "[::]:7")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	e, to := serve(), netip.AddrPortFrom(addrs[1], 7)
+	held, err := Hold(context10s(t), client, to, 10*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	probes := map[string]*Probe{}
+	for _, network := range []string{"udp", "tcp"} {
+		probes[network] = StartProbe(client, network, to, 10*time.Millisecond, patience.For(300*time.Millisecond))
+	}
+	if err := held.Settle(context10s(t), time.Now()); err != nil || held.Err() != nil {
+		t.Errorf("an established connection: %v, %v", err, held.Err())
+	}
+	const outage = 200 * time.Millisecond
+	e.Close()
+	time.Sleep(outage)
+	e = serve()
+	defer e.Close()
+	time.Sleep(outage)
+	for network, p := range probes {
+		if r := p.End(); r.Lost == 0 || r.Lost >= r.Sent || r.Gap < outage || r.Err == nil {
+			t.Errorf("%s: %+v", network, r)
+		}
+	}
+	if err := held.Settle(context10s(t), time.Now()); err != nil || held.Err() == nil {
+		t.Errorf("an established connection after the end of the server: %v, %v", err, held.Err())
+	}
+}

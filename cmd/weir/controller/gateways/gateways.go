@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -44,8 +45,10 @@ type keeper struct {
 	// failed are the errors of the last writes of generated Services, by key.
 	failed map[string]string
 	// spared are Services that are not deleted yet, by key: others take their place, and are not there.
-	spared  map[string]bool
-	retries *retries
+	spared map[string]bool
+	// unguarded are Gateways whose classes could go, which have not the finalizer.
+	unguarded map[types.UID]bool
+	retries   *retries
 }
 
 // bySlice is the index of slices by their Service.

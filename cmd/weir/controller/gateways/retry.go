@@ -23,12 +23,13 @@ type retries struct {
 	until map[string]time.Time // no try before
 	asked map[string]bool      // in this round
 	anew  map[string]time.Time // deleted to be made anew
+	class map[string]bool      // deleted for its class
 }
 
 func newRetries() *retries {
 	return &retries{
 		limit: workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
-		until: map[string]time.Time{}, asked: map[string]bool{}, anew: map[string]time.Time{},
+		until: map[string]time.Time{}, asked: map[string]bool{}, anew: map[string]time.Time{}, class: map[string]bool{},
 	}
 }
 
@@ -73,6 +74,26 @@ func (r *retries) makeAnew(object string, now time.Time, remove func() error) er
 	return err
 }
 
+var errClass = errors.New("made anew by another controller, which has another --class: it is left as it is")
+
+// makeClass is makeAnew of an object that has another load balancer class. One that was made anew for it, and
+// has another class again, is that of a controller that does the same: it is left alone while it is so.
+func (r *retries) makeClass(object string, now time.Time, remove func() error) error {
+	r.mu.Lock()
+	left := r.class[object]
+	r.mu.Unlock()
+	if left {
+		return errClass
+	}
+	err := r.makeAnew(object, now, remove)
+	if err == nil {
+		r.mu.Lock()
+		r.class[object] = true
+		r.mu.Unlock()
+	}
+	return err
+}
+
 // next ends a round, and returns how long to wait for the next. Without an object to wait for, more is false.
 func (r *retries) next(now time.Time) (wait time.Duration, more bool) {
 	r.mu.Lock()
@@ -87,6 +108,7 @@ func (r *retries) next(now time.Time) (wait time.Duration, more bool) {
 			wait, more = d, true
 		}
 	}
+	maps.DeleteFunc(r.class, func(object string, _ bool) bool { return !r.asked[object] })
 	clear(r.asked)
 	return wait, more
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +26,7 @@ const writers = 8
 func (k *keeper) round(ctx context.Context) {
 	in := k.input()
 	r := gateway.Translate(in)
+	k.guard(ctx, in, r)
 	k.services(ctx, r)
 	k.slices(ctx, r)
 	k.statuses(ctx, in, r)
@@ -64,6 +64,46 @@ func each[T any](list []T, do func(T)) {
 
 func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
+// guard gives classes the finalizer. A Gateway whose class has none yet gets no Service: the class could go in
+// between, or has gone.
+func (k *keeper) guard(ctx context.Context, in *gateway.Objects, r *gateway.Result) {
+	open, had := map[gatewayv1.ObjectName]bool{}, map[string]int{}
+	for _, c := range in.Classes {
+		had[c.Name] = len(c.Finalizers)
+	}
+	for _, c := range r.Classes {
+		if len(c.Finalizers) <= had[c.Name] {
+			continue
+		}
+		var missing bool
+		tried, err := k.try(ctx, "finalizers of GatewayClass "+c.Name, func() error {
+			err := k.finalizers(ctx, c)
+			missing = apierrors.IsNotFound(err)
+			return ignoreMissing(err)
+		})
+		if !tried || err != nil || missing {
+			open[gatewayv1.ObjectName(c.Name)] = true
+		}
+	}
+	k.unguarded = map[types.UID]bool{}
+	for _, g := range r.Gateways {
+		if open[g.Spec.GatewayClassName] {
+			k.unguarded[g.UID] = true
+		}
+	}
+}
+
+// finalizers writes the finalizers of a class, and makes the object fit for a write of the status.
+func (k *keeper) finalizers(ctx context.Context, c *gatewayv1.GatewayClass) error {
+	next, err := k.cfg.Client.GatewayClasses().Update(ctx, c.DeepCopy())
+	if err == nil {
+		c.ResourceVersion = next.ResourceVersion
+	}
+	return err
+}
+
+const noFinalizer = "the finalizer of the GatewayClass is not written"
+
 // services writes the generated Services, and deletes those of Gateways that have none any more.
 func (k *keeper) services(ctx context.Context, r *gateway.Result) {
 	var mu sync.Mutex
@@ -73,6 +113,12 @@ func (k *keeper) services(ctx context.Context, r *gateway.Result) {
 		wanted[key(s)] = true
 	}
 	each(r.Services, func(s *corev1.Service) {
+		if owner := metav1.GetControllerOf(s); k.unguarded[owner.UID] && named[*corev1.Service](k.cfg.Services, key(s)) == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			missing[owner.UID], failed[key(s)] = true, noFinalizer
+			return
+		}
 		tried, err := k.try(ctx, "Service "+key(s), func() error { return k.service(ctx, s) })
 		if owner := metav1.GetControllerOf(s); !tried || err != nil || named[*corev1.Service](k.cfg.Services, key(s)) == nil {
 			mu.Lock()
@@ -82,7 +128,7 @@ func (k *keeper) services(ctx context.Context, r *gateway.Result) {
 		text := k.failed[key(s)] // of the last try
 		if tried {
 			text = ""
-			if err != nil && !apierrors.IsConflict(err) && !errors.Is(err, errAnew) { // also of a name that is taken: slices would be that Service's
+			if err != nil && !apierrors.IsConflict(err) && !errors.Is(err, errAnew) && !errors.Is(err, errClass) { // also of a name that is taken: slices would be that Service's
 				text = err.Error()
 			}
 		}
@@ -120,7 +166,11 @@ func (k *keeper) service(ctx context.Context, s *corev1.Service) error {
 		return nil
 	case isFinal(old, s):
 		// It comes back when the cache has seen that.
-		return k.retries.makeAnew(key(s), time.Now(), func() error { return client.Delete(ctx, old) })
+		again := k.retries.makeAnew
+		if hasOtherClass(old, s) {
+			again = k.retries.makeClass
+		}
+		return again("Service "+key(s), time.Now(), func() error { return client.Delete(ctx, old) })
 	}
 	_, err := client.Update(ctx, next)
 	return err
@@ -161,8 +211,11 @@ func changedService(old, want *corev1.Service) (*corev1.Service, bool) {
 
 // isFinal reports whether a Service has a value that no update can take back: a class, or no cluster IP.
 func isFinal(old, want *corev1.Service) bool {
-	return old.Spec.ClusterIP == corev1.ClusterIPNone ||
-		old.Spec.Type == corev1.ServiceTypeLoadBalancer && !equality.Semantic.DeepEqual(old.Spec.LoadBalancerClass, want.Spec.LoadBalancerClass)
+	return old.Spec.ClusterIP == corev1.ClusterIPNone || hasOtherClass(old, want)
+}
+
+func hasOtherClass(old, want *corev1.Service) bool {
+	return old.Spec.Type == corev1.ServiceTypeLoadBalancer && !equality.Semantic.DeepEqual(old.Spec.LoadBalancerClass, want.Spec.LoadBalancerClass)
 }
 
 func set(to *map[string]string, want map[string]string) {
@@ -225,12 +278,9 @@ func (k *keeper) slice(ctx context.Context, s *discoveryv1.EndpointSlice) error 
 // statuses writes the statuses that differ.
 func (k *keeper) statuses(ctx context.Context, in *gateway.Objects, r *gateway.Result) {
 	client := k.cfg.Client
-	write(ctx, k, "finalizers of GatewayClass ", r.Classes, in.Classes, func(a, b *gatewayv1.GatewayClass) bool { return slices.Equal(a.Finalizers, b.Finalizers) }, func(o *gatewayv1.GatewayClass) error {
-		next, err := client.GatewayClasses().Update(ctx, o.DeepCopy())
-		if err == nil {
-			o.ResourceVersion = next.ResourceVersion // of the status that is written next
-		}
-		return err
+	// Those that were added are written before the Services.
+	write(ctx, k, "finalizers of GatewayClass ", r.Classes, in.Classes, func(a, b *gatewayv1.GatewayClass) bool { return len(b.Finalizers) >= len(a.Finalizers) }, func(o *gatewayv1.GatewayClass) error {
+		return k.finalizers(ctx, o)
 	})
 	write(ctx, k, "GatewayClass ", r.Classes, in.Classes, func(a, b *gatewayv1.GatewayClass) bool { return equality.Semantic.DeepEqual(a.Status, b.Status) }, func(o *gatewayv1.GatewayClass) error {
 		_, err := client.GatewayClasses().UpdateStatus(ctx, o)

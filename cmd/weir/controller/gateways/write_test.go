@@ -1,10 +1,12 @@
 package gateways
 
 import (
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +28,7 @@ type writes struct {
 	*keeper
 	mu   sync.Mutex
 	seen []string
+	gone bool // classes are, and the caches do not know it
 }
 
 func newWrites(t *testing.T) *writes {
@@ -39,6 +42,15 @@ func newWrites(t *testing.T) *writes {
 		if r.Method == http.MethodPost {
 			to.WriteHeader(http.StatusForbidden)
 			_, _ = to.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"quota","code":403}`))
+			return
+		}
+		if w.gone && strings.Contains(r.URL.Path, "gatewayclasses") {
+			to.WriteHeader(http.StatusNotFound)
+			_, _ = to.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`))
+			return
+		}
+		if r.Method == http.MethodPut {
+			_, _ = io.Copy(to, r.Body)
 			return
 		}
 		_, _ = to.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))
@@ -117,24 +129,73 @@ func TestAServiceStaysUntilTheNextIsThere(t *testing.T) {
 	}
 }
 
-// Two controllers with load balancer classes of their own do not delete the Service of each other without end.
-func TestAServiceIsMadeAnewOnceAMinute(t *testing.T) {
+// Two controllers with load balancer classes of their own make the Service of a Gateway anew once each, and leave it
+// then as the first of them has made it. A Gateway that is made anew has the class of the controller again.
+func TestAServiceOfAnotherClassIsMadeAnewOnce(t *testing.T) {
 	w := newWrites(t)
 	w.is(t, w.cfg.Services, serviceOf("edge", "theirs"))
 	r := &gateway.Result{Services: []*corev1.Service{serviceOf("edge", "ours")}}
-	w.services(t.Context(), r)
-	if got := w.sent(http.MethodDelete); len(got) != 1 {
+	now := time.Now()
+	round := func(r *gateway.Result) []string {
+		w.services(t.Context(), r)
+		now = now.Add(lastRetry)
+		w.retries.next(now)
+		clear(w.retries.anew) // a minute later
+		clear(w.retries.until)
+		return w.sent(http.MethodDelete)
+	}
+	if got := round(r); len(got) != 1 {
 		t.Fatalf("deleted: %s", got)
 	}
-	w.services(t.Context(), r)
-	if got := w.sent(http.MethodDelete); len(got) > 0 || len(w.failed) > 0 {
-		t.Errorf("deleted again: %s, %s", got, w.failed)
+	for range 3 {
+		if got := round(r); len(got) > 0 || len(w.failed) > 0 {
+			t.Errorf("deleted again: %s, %s", got, w.failed)
+		}
 	}
-	now := time.Now().Add(lastRetry)
+	round(&gateway.Result{})
+	w.retries.next(now) // without the Service
+	if got := round(r); len(got) != 1 {
+		t.Errorf("deleted for a new Gateway: %s", got)
+	}
+}
+
+// A Service that has no cluster IP is made anew once a minute.
+func TestAServiceIsMadeAnewOnceAMinute(t *testing.T) {
+	w, now := newWrites(t), time.Now()
 	if err := w.retries.makeAnew("a/edge", now, func() error { return nil }); err != nil {
 		t.Error(err)
 	}
 	if err := w.retries.makeAnew("a/edge", now.Add(lastRetry/2), func() error { return nil }); err == nil {
 		t.Error("made anew twice in a minute")
+	}
+}
+
+// The first Service of a Gateway is made when the class has the finalizer, and not if the class has gone meanwhile.
+func TestAClassIsGuardedBeforeTheFirstService(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		w := newWrites(t)
+		w.gone = gone
+		for resource, of := range map[string]runtime.Object{
+			"gatewayclasses": &gatewayv1.GatewayClass{}, "gateways": &gatewayv1.Gateway{}, "tcproutes": &gatewayv1.TCPRoute{},
+			"udproutes": &gatewayv1.UDPRoute{}, "referencegrants": &gatewayv1.ReferenceGrant{},
+		} {
+			w.caches[resource] = cache.NewSharedIndexInformer(&cache.ListWatch{}, of, 0, cache.Indexers{})
+		}
+		w.cfg.Namespaces = cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Namespace{}, 0, cache.Indexers{})
+		w.is(t, w.caches["gatewayclasses"], &gatewayv1.GatewayClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: gatewayv1.GatewayClassSpec{ControllerName: gateway.ControllerName},
+		})
+		w.is(t, w.caches["gateways"], &gatewayv1.Gateway{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "edge", UID: "1"},
+			Spec: gatewayv1.GatewaySpec{GatewayClassName: "c", Listeners: []gatewayv1.Listener{
+				{Name: "web", Protocol: gatewayv1.TCPProtocolType, Port: 80},
+			}},
+		})
+		w.round(t.Context())
+		const class, service = "PUT /apis/gateway.networking.k8s.io/v1/gatewayclasses/c", "POST /api/v1/namespaces/a/services"
+		guarded, made := slices.Index(w.seen, class), slices.Index(w.seen, service)
+		if guarded < 0 || !gone && made < guarded || gone && made >= 0 {
+			t.Errorf("class gone: %v: %s", gone, w.seen)
+		}
 	}
 }

@@ -89,39 +89,19 @@ func (f *fixture) path(name string) string { return filepath.Join(f.Dir(), name)
 // the loopback of another namespace, at the same address.
 func (f *fixture) forwardAPIServer() {
 	addr := "127.0.0.1:" + f.cluster.Port()
-	l, err := f.Edge.Edge.Listen("tcp", addr)
+	_, err := f.Forward(f.Edge.Edge, addr, func(in net.Conn) (net.Conn, error) {
+		if f.silent.Load() {
+			f.held.Add(1)
+			f.hungUp.Store(in, true)
+			_, _ = io.Copy(io.Discard, in) // until the other side gives up
+			f.held.Add(-1)
+			return nil, net.ErrClosed
+		}
+		return net.Dial("tcp", addr)
+	})
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.OnClose(l.Close)
-	go func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer in.Close()
-				if f.silent.Load() {
-					f.held.Add(1)
-					f.hungUp.Store(in, true)
-					_, _ = io.Copy(io.Discard, in) // until the other side gives up
-					f.held.Add(-1)
-					return
-				}
-				out, err := net.Dial("tcp", addr)
-				if err != nil {
-					return
-				}
-				defer out.Close()
-				go func() {
-					_, _ = io.Copy(out, in)
-					out.Close()
-				}()
-				_, _ = io.Copy(in, out)
-			}()
-		}
-	}()
 }
 
 // speak ends the silence, of connections that there are too.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,27 +94,8 @@ func accountRules(announce string) (out []rbacv1.PolicyRule) {
 func (c *clustered) forward(t *testing.T) {
 	t.Helper()
 	addr := "127.0.0.1:" + c.cluster.Port()
-	l, err := c.Nodes[0].Listen("tcp", addr)
+	_, err := c.Forward(c.Nodes[0], addr, func(net.Conn) (net.Conn, error) { return net.Dial("tcp", addr) })
 	must(t, err)
-	c.OnClose(l.Close)
-	go func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer in.Close()
-				out, err := net.Dial("tcp", addr)
-				if err != nil {
-					return
-				}
-				defer out.Close()
-				go func() { _, _ = io.Copy(out, in); out.Close() }()
-				_, _ = io.Copy(in, out)
-			}()
-		}
-	}()
 }
 
 // web makes a Service with both addresses.
@@ -275,6 +257,16 @@ func TestKubeWireObjectsOfTheAPIServerAreAnnounced(t *testing.T) {
 	must(t, err)
 	c.until(0)
 	_ = c.connect(vip4).Close()
+
+	// An advertisement for a router is told to that router alone.
+	c.apply.All(strings.Replace(poolsAndRoutes, "[public]}", "[public], peers: [six]}", 1))
+	c.untilHops(netip.PrefixFrom(vip4, 32))
+	if text := c.weir("explain", "--address", vip6.String()); !regexp.MustCompile(`(?m)^`+six.String()+` .*`+vip6.String()+`/128$`).MatchString(text) ||
+		regexp.MustCompile(`(?m)^`+four.String()+` .*`+vip6.String()).MatchString(text) {
+		t.Errorf("%s", text)
+	}
+	c.apply.All(poolsAndRoutes)
+	c.until(0)
 
 	c.cluster.Stop()
 	s = c.untilStatus("without the API server", func(s *api.Status) bool {

@@ -44,6 +44,7 @@ func TestWireAddressIsExplained(t *testing.T) {
 	matches(t, b.weir("explain", "--address", vip6.String()),
 		`^Address fd99::10: not announced, draining: weir drain self, for `, `^not drained +no +weir drain self`, `^programmed +yes`,
 		`^10\.60\.0\.1 +65000 +established +-$`)
+	b.until() // the router has heard of the drain
 	_, err = b.nodes[0].admin.DrainSelf(context.Background(), true)
 	must(t, err)
 	b.until(0)

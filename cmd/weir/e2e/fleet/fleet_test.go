@@ -173,7 +173,7 @@ announce:
   %s
   prefixes: [10.99.0.0/24, "fd99::/64"]
   settleSeconds: 0
-  drainSeconds: 2
+  drainSeconds: 5
 `, i+1, dir, b.hook, dir, dir, dir, drain, b.speaker)
 	must(b.t, os.WriteFile(n.config(), []byte(config), 0o644))
 	return n

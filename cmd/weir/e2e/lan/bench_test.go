@@ -1,7 +1,6 @@
 package lan
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -11,12 +10,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
 // product is a bed with one of the programs that keep an address on a link.
@@ -58,7 +58,7 @@ func BenchmarkFailover(b *testing.B) {
 func outage(p product, fault string) time.Duration {
 	b := p.lab()
 	i := p.master()
-	c := b.connect(vip4(0))
+	c := workload.StartProbe(b.Client, "tcp", netip.AddrPortFrom(vip4(0), port), probeEvery, 500*time.Millisecond)
 	time.Sleep(300 * time.Millisecond)
 	switch fault {
 	case "killed":
@@ -69,60 +69,16 @@ func outage(p product, fault string) time.Duration {
 		b.port(i, (*netlink.Handle).LinkSetDown)
 	}
 	time.Sleep(3 * time.Second)
-	gap := c.end()
+	gap := c.End().Gap
 	switch fault {
 	case "killed":
 		p.restart(i)
 	case "unreachable":
-		br, err := b.bridge.Interface("br0")
+		br, err := b.Switch.Interface("br0")
 		must(b.t, err)
 		b.port(i, func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetMaster(l, br) })
 	case "no carrier":
 		b.port(i, (*netlink.Handle).LinkSetUp)
-	}
-	return gap
-}
-
-// connects are new connections, one every 10 ms, and when those that came about began.
-type connects struct {
-	stop context.CancelFunc
-	all  sync.WaitGroup
-	mu   sync.Mutex
-	met  []time.Time
-}
-
-func (b *bed) connect(a netip.Addr) *connects {
-	ctx, stop := context.WithCancel(context.Background())
-	c := &connects{stop: stop}
-	c.all.Go(func() {
-		for tick := time.NewTicker(probeEvery); ctx.Err() == nil; <-tick.C {
-			began := time.Now()
-			c.all.Go(func() {
-				within, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-				defer cancel()
-				conn, err := b.client.DialContext(within, "tcp", netip.AddrPortFrom(a, port).String())
-				if err != nil {
-					return
-				}
-				_ = conn.Close()
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				c.met = append(c.met, began)
-			})
-		}
-	})
-	return c
-}
-
-// end is the longest time between two connections that came about.
-func (c *connects) end() (gap time.Duration) {
-	ended := time.Now()
-	c.stop()
-	c.all.Wait()
-	c.met = append(c.met, ended) // it may not be served yet
-	slices.SortFunc(c.met, time.Time.Compare)
-	for i := range max(1, len(c.met)) - 1 {
-		gap = max(gap, c.met[i+1].Sub(c.met[i]))
 	}
 	return gap
 }
@@ -220,10 +176,14 @@ func (k *keepaliveds) kill(i int) {
 	must(k.t, k.nodes[i].Signal(syscall.SIGKILL))
 }
 
-// BenchmarkIdle measures the cost of 1,000 addresses for a node while nothing happens.
+// BenchmarkIdle measures the cost of 1,000 addresses for a node while nothing happens, beside a node that
+// serves the same addresses and announces nothing, in the same minute.
 func BenchmarkIdle(b *testing.B) {
-	w := newBed(b, 3, 0)
+	w := newBed(b, 4, 0)
 	w.thousand()
+	silent := w.nodes[3]
+	w.start(3, "objects", "# objects", "l2:", "# l2:")
+	w.nodes = w.nodes[:3]
 	for i := range w.nodes {
 		w.start(i)
 	}
@@ -237,12 +197,14 @@ func BenchmarkIdle(b *testing.B) {
 	})
 	time.Sleep(35 * time.Second) // nodes are new for 30 s
 	for range b.N {
-		packets, used := w.sent(0), cpu(b, w.nodes[0])
-		const d = 20 * time.Second
+		packets, used, without := w.sent(0), cpu(b, w.nodes[0]), cpu(b, silent)
+		const d = time.Minute
 		time.Sleep(d)
-		b.Logf("%d addresses, %d at this node: %.0f packets/s, CPU %.2f %%", len(w.vips), w.owned(0),
-			float64(w.sent(0)-packets)/d.Seconds(), 100*(cpu(b, w.nodes[0])-used).Seconds()/d.Seconds())
+		share := func(n *node, before time.Duration) float64 { return 100 * (cpu(b, n) - before).Seconds() / d.Seconds() }
+		fmt.Printf("\n%d addresses, %d at this node: %.0f packets/s, CPU %.2f %%; a node that announces nothing: %.2f %%", len(w.vips), w.owned(0),
+			float64(w.sent(0)-packets)/d.Seconds(), share(w.nodes[0], used), share(silent, without))
 	}
+	fmt.Println()
 }
 
 // sent are the packets that a node has sent.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
@@ -16,9 +17,23 @@ import (
 // port runs f for the switch's port of a node.
 func (b *bed) port(i int, f func(*netlink.Handle, netlink.Link) error) {
 	b.t.Helper()
-	l, err := b.bridge.Interface(b.nodes[i].Namespace.Name())
+	l, err := b.Switch.Interface(b.nodes[i].Namespace.Name())
 	must(b.t, err)
-	must(b.t, f(b.bridge.Netlink(), l))
+	must(b.t, f(b.Switch.Netlink(), l))
+}
+
+// misplace has the switch learn all nodes but one at the port of the server.
+func (b *bed) misplace(but int) {
+	b.t.Helper()
+	wrong, err := b.Switch.Interface("server")
+	must(b.t, err)
+	for i, n := range b.nodes {
+		if i != but {
+			must(b.t, b.Switch.Netlink().NeighSet(&netlink.Neigh{
+				Family: unix.AF_BRIDGE, LinkIndex: wrong.Attrs().Index, HardwareAddr: n.macOf(b.t), Flags: netlink.NTF_MASTER, State: netlink.NUD_REACHABLE,
+			}))
+		}
+	}
 }
 
 // other waits until another node than before is the only owner, by what all nodes but that say.
@@ -72,7 +87,7 @@ func TestWirePartitionHeals(t *testing.T) {
 		x := b.nodes[owner].l2of(a)
 		return x != nil && x.State == "owner"
 	})
-	br, err := b.bridge.Interface("br0")
+	br, err := b.Switch.Interface("br0")
 	must(t, err)
 	b.port(owner, func(h *netlink.Handle, l netlink.Link) error { return h.LinkSetMaster(l, br) })
 	took := b.until("one owner", func() bool { return len(b.owners(a)) == 1 })
@@ -81,15 +96,17 @@ func TestWirePartitionHeals(t *testing.T) {
 	must(t, b.exchange(a, patience.For(3*time.Second)))
 }
 
-// A process that was stopped is not the owner when it goes on.
+// A process that was stopped is not the owner when it goes on. With preempt it takes the address back.
 func TestWireStoppedOwner(t *testing.T) {
 	b := newBed(t, 3, 1)
+	b.l2 = ", preempt: true"
 	b.startAll()
 	a := vip4(0)
 	owner := b.owner(a)
 	must(t, b.nodes[owner].Signal(syscall.SIGSTOP))
 	b.other(a, owner)
 	must(t, b.nodes[owner].Signal(syscall.SIGCONT))
+	b.until("it has the address back", func() bool { l := b.owners(a); return len(l) == 1 && l[0] == owner })
 	b.untilOwned()
 	must(t, b.exchange(a, patience.For(3*time.Second)))
 	b.untilClientAt(a)
@@ -115,7 +132,7 @@ func TestWireOwnerHasTheEndpoint(t *testing.T) {
 func TestWireAddressOfAnotherHost(t *testing.T) {
 	b := newBed(t, 2, 1)
 	a := vip4(0)
-	must(t, b.server.AddAddr("eth0", netip.PrefixFrom(a, 24)))
+	must(t, b.Server.AddAddr("eth0", netip.PrefixFrom(a, 24)))
 	for i := range b.nodes {
 		b.start(i)
 	}
@@ -125,7 +142,7 @@ func TestWireAddressOfAnotherHost(t *testing.T) {
 			return x != nil && x.State == "ineligible" && strings.Contains(x.Reason, "another host has the address")
 		})
 	}
-	must(t, b.server.RemoveAddr("eth0", netip.PrefixFrom(a, 24)))
+	must(t, b.Server.RemoveAddr("eth0", netip.PrefixFrom(a, 24)))
 	b.until("the address is taken", func() bool { return len(b.owners(a)) == 1 })
 }
 
@@ -137,12 +154,12 @@ func TestWireForgedClaimsChangeNoOwner(t *testing.T) {
 	a := vip4(0)
 	owner := b.owner(a)
 	must(t, b.exchange(a, patience.For(3*time.Second)))
-	tap, err := netlab.NewTap(b.client, "eth0")
+	tap, err := netlab.NewTap(b.Client, "eth0")
 	must(t, err)
 	defer tap.Close()
 	forged := []byte("\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x00\x66\x08\x06\x00\x01\x08\x00\x06\x04\x00\x02\x02\x00\x00\x00\x00\x66" +
 		string(a.AsSlice()) + "\xff\xff\xff\xff\xff\xff" + string(a.AsSlice()))
-	u, err := b.client.ListenPacket("udp", ":0")
+	u, err := b.Client.ListenPacket("udp", ":0")
 	must(t, err)
 	defer u.Close()
 	end := time.Now().Add(time.Second)

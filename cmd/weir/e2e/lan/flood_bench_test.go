@@ -36,7 +36,7 @@ func BenchmarkFlood(b *testing.B) {
 
 // flood sends frames of a kind for 10 s, and is the CPU time that the owner used.
 func (b *bed) flood(kind string, a netip.Addr, owner int) (used time.Duration, sent int) {
-	tap, err := netlab.NewTap(b.client, "eth0")
+	tap, err := netlab.NewTap(b.Client, "eth0")
 	must(b.t, err)
 	defer tap.Close()
 	var frames [][]byte

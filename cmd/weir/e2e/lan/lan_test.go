@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -23,14 +22,15 @@ import (
 	"github.com/weirlb/weir/perf/netlab/labtest"
 	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/weirtest"
+	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
-// The link is 10.70.0.0/24 and fd70::/64.
+// The link is that of netlab.LAN.
 const (
-	network   = 70
-	clientID  = 2
-	serverID  = 200
-	firstNode = 11
+	network   = netlab.LANNet
+	clientID  = netlab.LANClient
+	serverID  = netlab.LANServer
+	firstNode = netlab.LANFirstNode
 	firstVIP  = 100
 	port      = 8080
 )
@@ -44,15 +44,12 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// bed is a link with a client, the server of the endpoints, and nodes:
-//
-//	client, server, node1 ... nodeN ---- br0 (switch)
+// bed is a link with a client, the server of the endpoints, and nodes.
 type bed struct {
-	*netlab.Lab
-	t                      testing.TB
-	bridge, client, server *netlab.Namespace
-	nodes                  []*node
-	vips                   []netip.Addr
+	*netlab.LAN
+	t     testing.TB
+	nodes []*node
+	vips  []netip.Addr
 	// l2 are further fields of announce.l2, local is the node with the endpoints of a Service with
 	// externalTrafficPolicy: Local, "" for Cluster.
 	l2, local string
@@ -76,9 +73,9 @@ func vip6(i int) netip.Addr { return netlab.Host6(network, uint8(firstVIP+i)) }
 func newBed(t testing.TB, nodes, addresses int) *bed {
 	t.Helper()
 	labtest.Require(t)
-	lab, err := netlab.New()
+	lab, err := netlab.NewLAN(nodes)
 	must(t, err)
-	b := &bed{Lab: lab, t: t}
+	b := &bed{LAN: lab, t: t}
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, n := range b.nodes {
@@ -94,55 +91,18 @@ func newBed(t testing.TB, nodes, addresses int) *bed {
 	for i := range addresses {
 		b.vips = append(b.vips, vip4(i), vip6(i))
 	}
-	b.bridge, err = lab.Namespace("switch")
-	must(t, err)
-	var ports []string
-	attach := func(name string, host uint8) *netlab.Namespace {
-		n, err := lab.Namespace(name)
-		must(t, err)
-		must(t, netlab.Connect(
-			netlab.End{Namespace: n, Name: "eth0", Addrs: []netip.Prefix{
-				netip.PrefixFrom(netlab.Host4(network, host), 24), netip.PrefixFrom(netlab.Host6(network, host), 64)}},
-			netlab.End{Namespace: b.bridge, Name: name}, netlab.LinkConfig{}))
-		ports = append(ports, name)
-		return n
+	for _, n := range lab.Nodes {
+		b.nodes = append(b.nodes, &node{Namespace: n})
 	}
-	b.client, b.server = attach("client", clientID), attach("server", serverID)
-	for i := range nodes {
-		b.nodes = append(b.nodes, &node{Namespace: attach(fmt.Sprint("node", i+1), uint8(firstNode+i))})
-	}
-	must(t, b.bridge.Bridge("br0", ports))
 	b.serve()
 	return b
 }
 
 // serve answers at the endpoint with all that was sent, over TCP and UDP.
 func (b *bed) serve() {
-	l, err := b.server.Listen("tcp", fmt.Sprintf(":%d", port))
+	echo, err := workload.ServeEcho(b.Server, b.Server.Name(), fmt.Sprintf("[::]:%d", port))
 	must(b.t, err)
-	b.OnClose(l.Close)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
-		}
-	}()
-	u, err := b.server.ListenPacket("udp", fmt.Sprintf(":%d", port))
-	must(b.t, err)
-	b.OnClose(u.Close)
-	go func() {
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := u.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			_, _ = u.WriteTo(buf[:n], from)
-		}
-	}()
+	b.OnClose(echo.Close)
 }
 
 // startAll starts a Weir on each node, and waits until each knows the others, and each address has an
@@ -165,38 +125,47 @@ func (b *bed) startAll() {
 	}
 }
 
-// start starts the Weir of a node.
-func (b *bed) start(i int) {
+// start starts the Weir of a node. edits are pairs of texts to replace in its configuration.
+func (b *bed) start(i int, edits ...string) {
 	b.t.Helper()
 	n := b.nodes[i]
-	n.dir = filepath.Join(b.Dir(), n.Namespace.Name())
-	must(b.t, os.MkdirAll(filepath.Join(n.dir, "manifests"), 0o755))
+	n.dir = b.write(n.Namespace.Name(), edits...)
 	n.admin = api.NewClient(filepath.Join(n.dir, "weir.sock"))
-	manifest, config := b.manifest(), b.configuration(n)
-	if b.config != "" {
-		_ = b.key()
-		manifest, config = b.manifests, strings.NewReplacer("edge-1 ", n.Namespace.Name()+" ", "/etc/weir/l2.key", filepath.Join(b.Dir(), "l2.key"),
-			"/etc/weir", n.dir).Replace(b.config)+b.paths(n)
-	}
-	must(b.t, os.WriteFile(filepath.Join(n.dir, "manifests", "web.yaml"), []byte(manifest), 0o644))
-	file := filepath.Join(n.dir, "config.yaml")
-	must(b.t, os.WriteFile(file, []byte(config), 0o644))
-	d, err := n.StartDaemon(exec.Command(weirtest.Binary(b.t), "run", "--config", file), filepath.Join(n.dir, "log"))
+	cmd := exec.Command(weirtest.Binary(b.t), "run", "--config", filepath.Join(n.dir, "config.yaml"))
+	d, err := n.StartDaemon(cmd, filepath.Join(n.dir, "log"))
 	must(b.t, err)
 	n.Daemon = d
 }
 
+// write writes the files of a node, and returns their folder.
+func (b *bed) write(name string, edits ...string) (dir string) {
+	b.t.Helper()
+	dir = filepath.Join(b.Dir(), name)
+	must(b.t, os.MkdirAll(filepath.Join(dir, "manifests"), 0o755))
+	manifest, config := b.manifest(), b.configuration(name, dir)
+	if b.config != "" {
+		if _, err := os.Stat(filepath.Join(b.Dir(), "l2.key")); err != nil {
+			_ = b.key()
+		}
+		manifest, config = b.manifests, strings.NewReplacer("edge-1 ", name+" ", "/etc/weir/l2.key", filepath.Join(b.Dir(), "l2.key"),
+			"/etc/weir", dir).Replace(b.config)+paths(dir)
+	}
+	must(b.t, os.WriteFile(filepath.Join(dir, "manifests", "web.yaml"), []byte(manifest), 0o644))
+	must(b.t, os.WriteFile(filepath.Join(dir, "config.yaml"), []byte(strings.NewReplacer(edits...).Replace(config)), 0o644))
+	return dir
+}
+
 // paths are the fields of the configuration that keep the files of nodes apart.
-func (b *bed) paths(n *node) string {
+func paths(dir string) string {
 	return fmt.Sprintf(`
 conntrack: {path: %s/conntrack, maxFlows: 65536, takeoverSeconds: 0}
 admin: {socket: %s/weir.sock}
 stateDir: %s/state
-`, n.dir, n.dir, n.dir)
+`, dir, dir, dir)
 }
 
 // configuration is that of a node.
-func (b *bed) configuration(n *node) string {
+func (b *bed) configuration(name, dir string) string {
 	return fmt.Sprintf(`apiVersion: weir.dev/v1alpha1
 kind: WeirConfiguration
 nodeName: %s
@@ -209,7 +178,7 @@ announce:
   drainSeconds: 1
   objects: [%s]
   l2: {interfaces: [eth0]%s}
-`, n.Namespace.Name(), n.dir, b.objects, b.l2) + b.paths(n)
+`, name, dir, b.objects, b.l2) + paths(dir)
 }
 
 // manifest is a Service of all addresses, with an endpoint per family.
@@ -327,12 +296,14 @@ func (b *bed) untilJoined() {
 // joined reports whether a node has all others as members, and knows their claims.
 func (b *bed) joined(n *node) bool {
 	s, err := n.status()
-	if err != nil || s.Announce == nil || len(s.Announce.L2) != 1 {
+	if err != nil || s.Announce == nil || len(s.Announce.L2) == 0 {
 		return false
 	}
-	for _, o := range b.nodes {
-		if o != n && !slices.Contains(s.Announce.L2[0].Nodes, o.Namespace.Name()) {
-			return false
+	for _, l := range s.Announce.L2 {
+		for _, o := range b.nodes {
+			if o != n && !slices.Contains(l.Nodes, o.Namespace.Name()) {
+				return false
+			}
 		}
 	}
 	return true

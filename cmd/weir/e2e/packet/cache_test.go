@@ -21,6 +21,10 @@ func arrangementOf(name string) string {
 	return name
 }
 
+// byFlow reports whether packets to SNAT addresses are told by flow: those without one are the
+// kernel's.
+func byFlow() bool { return arrangement != "off" }
+
 // cacheLines are the lines of the configuration for the arrangement.
 func cacheLines() string {
 	if arrangement == "off" {

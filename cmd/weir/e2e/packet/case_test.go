@@ -80,7 +80,9 @@ type scenario struct {
 	lab string
 	// drops is what must be counted, per run, and nothing else.
 	drops map[string]int
-	run   func(*scene)
+	// byRange says that they are counted where packets to SNAT addresses are told by ports alone.
+	byRange bool
+	run     func(*scene)
 }
 
 // drop is one packet dropped under a reason.

@@ -29,6 +29,7 @@ var elsewhere = map[string][2]string{
 	"handoff-ring-full":    {"lb/worker", "TestAFullHandoffRingDropsOnlyWhatDoesNotFit"},
 	"unsupported":          {"lb/worker", "TestAFrameWithoutRoomIsDropped"},
 	"draining":             {"lb/worker", "TestADrainLeavesNewConnectionsToTheKernel"},
+	"refused-by-endpoint":  {"lb/worker", "TestARefusedConnectionGoesElsewhere"},
 }
 
 // TestCoverage holds the report to the table, and the table to its promises.

@@ -143,8 +143,12 @@ func (s *scene) kernelResets(at *station, p packet) {
 	got := s.frame(at)
 	p.src, p.dst = p.dst, p.src
 	p.srcMAC, p.dstMAC = p.dstMAC, p.srcMAC
-	p.flags, p.seq, p.ack = rst, p.ack, 0
-	p.id, p.df, p.ttl, p.payload = 0, !s.six, 64, nil
+	if p.flags&ack == 0 {
+		p.flags, p.seq, p.ack = rst|ack, 0, p.seq+1
+	} else {
+		p.flags, p.seq, p.ack = rst, p.ack, 0
+	}
+	p.id, p.df, p.ttl, p.payload, p.tags = 0, !s.six, 64, nil, nil
 	want := p.bytes(s)
 	if s.six { // the kernel makes up a flow label
 		copy(want[15:18], got[15:18])

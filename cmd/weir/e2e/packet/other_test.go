@@ -21,11 +21,15 @@ func init() {
 			p := s.toSNAT(protoTCP)
 			p.flags, p.seq = syn, 77
 			send(s, s.lab.fabric, p.bytes(s))
+			if byFlow() {
+				s.kernelResets(s.lab.fabric, p)
+				return
+			}
 			r := s.back(p)
 			r.srcMAC, r.dstMAC = edge1MAC, p.srcMAC
 			r.flags, r.seq, r.ack = rst|ack, 0, 78
 			s.arrives(s.lab.fabric, r.bytes(s))
-		}, drops: drop("no-conntrack-entry")},
+		}, byRange: true, drops: drop("no-conntrack-entry")},
 		// An answer may be to a packet that the kernel translated: the kernel, which knows
 		// of no such packet here, refuses it.
 		scenario{row: "snat", name: "tcp-answer-to-the-kernel", tags: untagged, run: func(s *scene) {

@@ -145,6 +145,7 @@ func init() {
 			add(c)
 		}
 	}
+	elsewhere["denied"] = [2]string{"lb/worker", "TestDenied"}
 	elsewhere["prefix-rate"] = [2]string{"lb/worker", "TestPrefixRate"}
 	elsewhere["connection-rate"] = [2]string{"lb/worker", "TestConnectionRate"}
 }

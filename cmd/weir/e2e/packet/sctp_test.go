@@ -96,11 +96,15 @@ func init() {
 			p := s.toSNAT(protoSCTP)
 			p.payload = s.init().payload
 			send(s, s.lab.fabric, p.bytes(s))
+			if byFlow() {
+				s.frame(s.lab.fabric) // of the kernel, as it has SCTP or not
+				return
+			}
 			r := s.back(p)
 			r.srcMAC, r.dstMAC = edge1MAC, mac(netlab.FabricNet, 11)
 			r.tag, r.payload = clientTag, chunk(chunkAbort, 0)
 			s.arrives(s.lab.fabric, r.bytes(s))
-		}, drops: drop("no-conntrack-entry")},
+		}, byRange: true, drops: drop("no-conntrack-entry")},
 	)
 }
 

@@ -148,17 +148,7 @@ func (b *bed) start(n *node) (err error) {
 }
 
 // running reports whether the Weir has not ended.
-func (n *node) running() bool {
-	if n == nil || n.Daemon == nil {
-		return false
-	}
-	select {
-	case <-n.Done():
-		return false
-	default:
-		return true
-	}
-}
+func (n *node) running() bool { return n != nil && n.Daemon.Running() }
 
 // follows waits until the router sends all addresses to exactly these nodes, from 0, and returns
 // when it did.

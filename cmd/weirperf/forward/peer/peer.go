@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/weirlb/weir/perf/testbed"
 )
@@ -24,7 +25,21 @@ type Service struct {
 	Protocol  Protocol
 	Frontend  netip.AddrPort
 	Endpoints []netip.AddrPort
+	Check     Check
 }
+
+// Check is a health check of the endpoints at their port; the zero Check is none.
+type Check struct {
+	Kind  string
+	Every time.Duration
+	Fails int // until an endpoint gets no new connections
+}
+
+// Kinds of checks: a connection, and a request to /.
+const (
+	CheckConnect = "connect"
+	CheckHTTP    = "http"
+)
 
 // Config is the task of a peer. It is the same for all.
 type Config struct {

@@ -38,8 +38,12 @@ frontend f{{$i}}
   default_backend b{{$i}}
 backend b{{$i}}
   balance roundrobin
+  option redispatch
+{{- if eq $s.Check.Kind "http"}}
+  option httpchk GET /
+{{- end}}
 {{- range $j, $e := $s.Endpoints}}
-  server e{{$j}} {{$e}}
+  server e{{$j}} {{$e}}{{if $s.Check.Kind}} check inter {{$s.Check.Every}} fall {{$s.Check.Fails}}{{end}}
 {{- end}}
 {{end}}`))
 

@@ -64,7 +64,7 @@ var manifests = template.Must(template.New("").Parse(`
 {{- range .}}---
 apiVersion: v1
 kind: Service
-metadata: {namespace: bench, name: {{.Name}}}
+metadata: {namespace: bench, name: {{.Name}}, annotations: { {{- .Annotation -}} }}
 spec:
   type: LoadBalancer
   allocateLoadBalancerNodePorts: false
@@ -171,7 +171,7 @@ func (w *weir) write(v Weir, b *testbed.Bed, c Config) error {
 		}
 		services = append(services, map[string]any{
 			"Name": strings.ToLower(string(s.Protocol)), "Protocol": s.Protocol, "Port": s.Frontend.Port(),
-			"TargetPort": s.Endpoints[0].Port(), "Address": s.Frontend.Addr(), "Slices": slices,
+			"TargetPort": s.Endpoints[0].Port(), "Address": s.Frontend.Addr(), "Slices": slices, "Annotation": s.Check.annotation(),
 		})
 	}
 	if err := manifests.Execute(&objects, services); err != nil {
@@ -180,6 +180,18 @@ func (w *weir) write(v Weir, b *testbed.Bed, c Config) error {
 	return errors.Join(
 		os.WriteFile(filepath.Join(w.dir, "config.yaml"), config.Bytes(), 0o644),
 		os.WriteFile(filepath.Join(w.dir, "manifests.yaml"), objects.Bytes(), 0o644))
+}
+
+// annotation is the check as an annotation of the Service, "" for none.
+func (c Check) annotation() string {
+	if c.Kind == "" {
+		return ""
+	}
+	how := "tcpSocket: {}"
+	if c.Kind == CheckHTTP {
+		how = "httpGet: {path: /}"
+	}
+	return fmt.Sprintf("weir.dev/health-check: '{%s, periodSeconds: %.0f, failureThreshold: %d}'", how, c.Every.Seconds(), c.Fails)
 }
 
 // ready waits until every frontend has every endpoint and every interface is
