@@ -76,6 +76,11 @@ func (d Dialer) Probe(ctx context.Context, t *Target) error {
 	case probe.UDP:
 		err = d.send(ctx, t)
 	}
+	// An answer may come after the time, while the connection is closed: a TLS server that hangs sees the
+	// close-notify alert first, and answers.
+	if err == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = ctx.Err()
+	}
 	return inWords(err, t.Check.Timeout)
 }
 

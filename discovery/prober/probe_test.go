@@ -50,6 +50,19 @@ func TestTCP(t *testing.T) {
 	expect(t, "tcpSocket: {}", closedTCP(t), "connection refused")
 }
 
+// TestLateAnswer has a connection whose success is told after the time of the probe.
+func TestLateAnswer(t *testing.T) {
+	late := Dialer(func(ctx context.Context, network string, to *Target) (net.Conn, error) {
+		c, err := Straight(ctx, network, to)
+		<-ctx.Done()
+		return c, err
+	})
+	to := &Target{At: netip.MustParseAddrPort(listener(t).Addr().String()), Check: check(t, "tcpSocket: {}")}
+	if err := late.Probe(context.Background(), to); err == nil || err.Error() != "no answer in 1s" {
+		t.Errorf("a late answer: %v", err)
+	}
+}
+
 func TestHTTP(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ok", func(w http.ResponseWriter, r *http.Request) {
