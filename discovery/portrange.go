@@ -14,7 +14,7 @@ func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last
 
 // readPortRange reads AnnotationPortRange of a Service with these ports.
 func (w *annotationOptions) readPortRange(text string, ports []corev1.ServicePort) {
-	r, complaint := readRange(text, ports)
+	r, complaint := ReadPortRange(text, ports)
 	if complaint != "" {
 		w.errors = append(w.errors, annotationPath(AnnotationPortRange)+": "+complaint)
 	}
@@ -24,12 +24,13 @@ func (w *annotationOptions) readPortRange(text string, ports []corev1.ServicePor
 // PortRangeOf is the range of ports that nodes serve for a Service, the zero value if its annotation
 // is not valid.
 func PortRangeOf(s *corev1.Service) PortRange {
-	r, _ := readRange(s.Annotations[AnnotationPortRange], s.Spec.Ports)
+	r, _ := ReadPortRange(s.Annotations[AnnotationPortRange], s.Spec.Ports)
 	return r
 }
 
-// readRange is the zero value if the text is empty or there is a complaint.
-func readRange(text string, ports []corev1.ServicePort) (PortRange, string) {
+// ReadPortRange reads AnnotationPortRange of a Service with these ports. It is the zero value if the text is empty
+// or there is a complaint.
+func ReadPortRange(text string, ports []corev1.ServicePort) (PortRange, string) {
 	if text = strings.TrimSpace(text); text == "" {
 		return PortRange{}, ""
 	}

@@ -43,11 +43,11 @@ func (t *translation) slices(g *gateway, l *listener, svc *corev1.Service) {
 	r := l.attached[0]
 	t.count(r) // before the shares, which are the work
 	if g.endpoints += r.endpoints; g.endpoints > maxEndpoints {
-		l.tooMany = &reason{"TooManyEndpoints", fmt.Sprintf("the listeners of a Gateway have at most %d endpoints", maxEndpoints)}
+		l.lacking = &reason{"TooManyEndpoints", fmt.Sprintf("the listeners of a Gateway have at most %d endpoints", maxEndpoints)}
 		return
 	}
 	if t.endpoints[svc.Namespace]+r.endpoints > maxNamespaceEndpoints {
-		l.tooMany = &reason{"TooManyEndpoints", fmt.Sprintf("the Gateways of a namespace have at most %d endpoints", maxNamespaceEndpoints)}
+		l.lacking = &reason{"TooManyEndpoints", fmt.Sprintf("the Gateways of a namespace have at most %d endpoints", maxNamespaceEndpoints)}
 		return
 	}
 	t.endpoints[svc.Namespace] += r.endpoints

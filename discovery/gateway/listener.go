@@ -18,7 +18,7 @@ type listener struct {
 	wrongKind *reason                    // a kind of allowedRoutes is not supported
 	conflict  *reason
 	kept      bool     // refused, and served as before
-	tooMany   *reason  // endpoints
+	lacking   *reason  // why not all of it is served
 	attached  []*route // the oldest first: it is served
 }
 

@@ -107,6 +107,7 @@ func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 		return nil, &reason{string(gatewayv1.GatewayReasonInvalid), "no listener can be served"}
 	}
 	describe(svc, obj)
+	g.widen(svc)
 	if list, _ := staticAddresses(obj); len(list) > 0 {
 		svc.Annotations[annotationAddresses] = strings.Join(list, ",")
 	}
@@ -126,8 +127,7 @@ func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 }
 
 // describe gives a Service the annotations and labels of a Gateway that whoever writes the Gateway could also set on a
-// Service. The account of the controller may be allowed more. A range of ports is none of these: it would lead to ports
-// of a backend that no route names, and no ReferenceGrant allows.
+// Service. The account of the controller may be allowed more. A range of ports has a rule of its own.
 func describe(svc *corev1.Service, g *gatewayv1.Gateway) {
 	for k, v := range g.Annotations {
 		if discovery.IsServiceAnnotation(k) && k != discovery.AnnotationPortRange {

@@ -81,7 +81,7 @@ func (l *listener) status(to *[]metav1.Condition, generation int64, refused bool
 		conflicted.Status, conflicted.Reason, conflicted.Message = metav1.ConditionTrue, l.conflict.reason, l.conflict.text
 	}
 	meta.SetStatusCondition(to, conflicted)
-	programmed := l.tooMany
+	programmed := l.lacking
 	switch {
 	case accepted != nil:
 		programmed = &reason{string(gatewayv1.ListenerReasonInvalid), accepted.text}
