@@ -82,7 +82,7 @@ func forgeSYNs(t *testing.T, f *fixture, to netip.AddrPort) {
 	must(t, f.poll(func(ctx context.Context) error {
 		var frames [][]byte
 		for range 40 {
-			frames = append(frames, flood.syn(rng))
+			frames = append(frames, flood.packet(rng))
 		}
 		for range 2 { // the second is a SYN that is sent again
 			for _, frame := range frames {

@@ -159,6 +159,7 @@ type synFlood struct {
 	tap  *netlab.Tap
 	to   netip.AddrPort
 	macs [12]byte
+	udp  bool    // datagrams in place of SYNs
 	rate float64 // per second
 	from func(*rand.Rand, bool) netip.Addr
 	sent atomic.Int64
@@ -196,7 +197,7 @@ func (s *synFlood) run(ctx context.Context) {
 		now := time.Now()
 		due = min(due+s.rate*now.Sub(last).Seconds(), s.rate/10)
 		for last = now; due >= 1 && s.err == nil; due-- {
-			if s.err = s.tap.Send(s.syn(rng)); errors.Is(s.err, syscall.ENOBUFS) {
+			if s.err = s.tap.Send(s.packet(rng)); errors.Is(s.err, syscall.ENOBUFS) {
 				s.err = nil // a full queue of the kernel's loses it on the way to Weir
 				continue
 			}
@@ -216,25 +217,32 @@ func forgedSource(rng *rand.Rand, six bool) netip.Addr {
 	return netip.AddrFrom16(a)
 }
 
-// syn is a SYN from an address and port of nobody's.
-func (s *synFlood) syn(rng *rand.Rand) []byte {
-	tcp := make([]byte, header.TCPLen+4)
-	binary.BigEndian.PutUint16(tcp[0:], uint16(1024+rng.IntN(64000)))
-	binary.BigEndian.PutUint16(tcp[2:], s.to.Port())
-	binary.BigEndian.PutUint32(tcp[4:], rng.Uint32())
-	tcp[12], tcp[13] = byte(len(tcp))<<2, header.SYN
-	binary.BigEndian.PutUint16(tcp[14:], 64240)
-	copy(tcp[header.TCPLen:], []byte{2, 4, 5, 0xb4}) // MSS 1460
-	from := s.from(rng, s.to.Addr().Is6())
-	pseudo := append(append(from.AsSlice(), s.to.Addr().AsSlice()...), 0, header.ProtoTCP, 0, byte(len(tcp)))
-	binary.LittleEndian.PutUint16(tcp[16:], header.Checksum(header.Sum(0, pseudo), tcp))
-	if s.to.Addr().Is6() {
-		ip := []byte{0x60, 0, 0, 0, 0, byte(len(tcp)), header.ProtoTCP, 64}
-		ip = append(append(ip, from.AsSlice()...), s.to.Addr().AsSlice()...)
-		return append(append(append(s.macs[:12:12], 0x86, 0xdd), ip...), tcp...)
+// packet is a SYN, or a datagram, from an address and port of nobody's.
+func (s *synFlood) packet(rng *rand.Rand) []byte {
+	var payload []byte
+	proto, sum := byte(header.ProtoTCP), 16
+	if s.udp {
+		proto, sum = header.ProtoUDP, 6
+		payload = []byte{0, 0, 0, 0, 0, 16, 0, 0, 'f', 'o', 'r', 'g', 'e', 'r', 'y', '.'}
+	} else {
+		payload = make([]byte, header.TCPLen+4)
+		binary.BigEndian.PutUint32(payload[4:], rng.Uint32())
+		payload[12], payload[13] = byte(len(payload))<<2, header.SYN
+		binary.BigEndian.PutUint16(payload[14:], 64240)
+		copy(payload[header.TCPLen:], []byte{2, 4, 5, 0xb4}) // MSS 1460
 	}
-	ip := append([]byte{0x45, 0, 0, byte(20 + len(tcp)), 0, 0, 0x40, 0, 64, header.ProtoTCP, 0, 0}, from.AsSlice()...)
+	binary.BigEndian.PutUint16(payload[0:], uint16(1024+rng.IntN(64000)))
+	binary.BigEndian.PutUint16(payload[2:], s.to.Port())
+	from := s.from(rng, s.to.Addr().Is6())
+	pseudo := append(append(from.AsSlice(), s.to.Addr().AsSlice()...), 0, proto, 0, byte(len(payload)))
+	binary.LittleEndian.PutUint16(payload[sum:], header.Checksum(header.Sum(0, pseudo), payload))
+	if s.to.Addr().Is6() {
+		ip := []byte{0x60, 0, 0, 0, 0, byte(len(payload)), proto, 64}
+		ip = append(append(ip, from.AsSlice()...), s.to.Addr().AsSlice()...)
+		return append(append(append(s.macs[:12:12], 0x86, 0xdd), ip...), payload...)
+	}
+	ip := append([]byte{0x45, 0, 0, byte(20 + len(payload)), 0, 0, 0x40, 0, 64, proto, 0, 0}, from.AsSlice()...)
 	ip = append(ip, s.to.Addr().AsSlice()...)
 	binary.LittleEndian.PutUint16(ip[10:], header.Checksum(0, ip))
-	return append(append(append(s.macs[:12:12], 0x08, 0x00), ip...), tcp...)
+	return append(append(append(s.macs[:12:12], 0x08, 0x00), ip...), payload...)
 }
