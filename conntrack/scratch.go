@@ -21,9 +21,8 @@ type Ports struct {
 }
 
 // Scratch returns a scratch table of t for a worker. It has the connections whose SNAT ports
-// are in the ranges, the position in each range, and the numbers of connections per Service and
-// endpoint.
-func (t *Table) Scratch(ranges []Ports, service uint32, endpoints []uint32) (*Table, error) {
+// are in the ranges, the position in each range, and the numbers of connections of endpoints.
+func (t *Table) Scratch(ranges []Ports, endpoints []uint32) (*Table, error) {
 	w := t.acquire()
 	if w == nil {
 		return nil, ErrInUse
@@ -49,7 +48,6 @@ func (t *Table) Scratch(ranges []Ports, service uint32, endpoints []uint32) (*Ta
 	for _, n := range endpoints {
 		copyCount(s.endpoints, t.endpoints, n)
 	}
-	copyCount(s.services, t.services, service)
 	for _, r := range refs {
 		s.adopt(t, r)
 	}
@@ -84,6 +82,9 @@ func copyCount(to, from flowCounts, n uint32) {
 		to[n].Store(from[n].Load())
 	}
 }
+
+// CopyService copies the number of open connections of a Service into the scratch table s.
+func (t *Table) CopyService(s *Table, service uint32) { copyCount(s.services, t.services, service) }
 
 // Copy copies the connection that the tuple belongs to into the scratch table s, unless that
 // has it. It reports whether there is such a connection.

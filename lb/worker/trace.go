@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -187,23 +188,35 @@ func (t *tracer) run() (out *Traced, more bool, err error) {
 
 // scratch returns the scratch table, with the connection of the packet.
 func (t *tracer) scratch(out *Traced, key *conntrack.Key) (*conntrack.Table, error) {
-	live, service := t.live.conns, uint32(0)
+	live := t.live.conns
 	var endpoints []uint32
 	if fe := out.Entry; fe != nil {
-		service = fe.ServiceID
-		out.Open = live.ServiceOpen(service)
+		out.Open = live.ServiceOpen(fe.ServiceID)
 		if fe.Pool.Algorithm() == table.LeastConn {
 			for i := range fe.Pool.Endpoints() {
 				endpoints = append(endpoints, fe.Pool.Endpoints()[i].ID)
 			}
 		}
 	}
-	s, err := live.Scratch(t.ranges, service, endpoints)
+	s, err := live.Scratch(t.ranges, endpoints)
 	if err != nil {
 		return nil, err
 	}
 	live.Copy(s, key)
+	if fe := cmp.Or(out.Entry, t.frontendOfAnswer(s, key)); fe != nil {
+		live.CopyService(s, fe.ServiceID)
+	}
 	return s, nil
+}
+
+// frontendOfAnswer is the frontend of the connection that an answer belongs to, nil for none.
+func (t *tracer) frontendOfAnswer(scratch *conntrack.Table, key *conntrack.Key) *table.FrontendEntry {
+	ref := scratch.Worker(0).Lookup(scratch.Hash(key), key)
+	if ref == 0 || ref.Forward() {
+		return nil
+	}
+	k := table.DestinationKey(&scratch.Entry(ref.Other()).Key.W)
+	return t.live.frontends.Load().Lookup(&k)
 }
 
 // worker returns the worker of the trace, and its ports' queues.

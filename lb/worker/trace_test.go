@@ -301,6 +301,28 @@ func TestTraceChoosesByTheRule(t *testing.T) {
 	}
 }
 
+// The limit of open connections holds for the answer to the first datagram, too.
+func TestTraceOfAnAnswerKnowsTheLimit(t *testing.T) {
+	b := newBench(t)
+	b.offer(&table.Policy{MaxConnections: 1}, table.Pool{}, 1)
+	var answers [2][]byte
+	for i := range answers {
+		req := from(false, header.ProtoUDP, 100+uint16(i))
+		answer := answerOf(b.one(portClient, req.build(t), portServer), req, 0)
+		answer.proto = header.ProtoUDP
+		answers[i] = answer.build(t)
+	}
+	b.one(portServer, answers[0], portClient)
+	got, err := b.w.Trace(portServer, answers[1], portsOf(b.w))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.one(portServer, answers[1], -1)
+	if !got.HasReason || got.Reason != DropConnectionLimit || b.drops()["connection-limit"] != 1 {
+		t.Errorf("traced %v %v, was %v", got.Verdict, got.Reason, b.drops())
+	}
+}
+
 // The endpoint of a connection to a range of ports that is not made has the packet's port.
 func TestTraceOfARangeHasThePacketsPort(t *testing.T) {
 	b := newBench(t)
