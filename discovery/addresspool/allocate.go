@@ -25,9 +25,11 @@ func (a *Allocator) allocate(s *Service, now time.Time, has, given []netip.Addr)
 		return refusal
 	}
 	prefer := append(slices.Clone(has), given...)
-	slices.SortStableFunc(pools, func(x, y *Pool) int {
-		return count(slices.ContainsFunc(prefer, y.contains)) - count(slices.ContainsFunc(prefer, x.contains))
-	})
+	preferred := map[*Pool]bool{}
+	for _, addr := range prefer {
+		preferred[a.poolOf(addr)] = true
+	}
+	slices.SortStableFunc(pools, func(x, y *Pool) int { return count(preferred[y]) - count(preferred[x]) })
 	out := a.fromPools(s, pools, now, has, prefer)
 	if out.Reason != ReasonExhausted || !s.Prefers {
 		return out
@@ -98,7 +100,7 @@ func (s *Service) keeps(has []netip.Addr) []netip.Addr {
 // if the Service asks for a pool that the address is not of.
 func (a *Allocator) stays(p *Pool, s *Service, want4 bool, has []netip.Addr) netip.Addr {
 	for _, addr := range has {
-		if addr.Is4() == want4 && (s.PoolName == "" || p.contains(addr)) {
+		if addr.Is4() == want4 && (s.PoolName == "" || a.poolOf(addr) == p) {
 			return addr
 		}
 	}
@@ -139,7 +141,7 @@ func (a *Allocator) requested(s *Service, now time.Time) Outcome {
 			return Outcome{Reason: ReasonNotInPool, Text: fmt.Sprintf("asks for %v, which is in no pool", addr)}
 		case s.PoolName != "" && p.Name != s.PoolName:
 			return Outcome{Reason: ReasonNotInPool, Text: fmt.Sprintf("asks for %v of pool %s, which is in pool %s", addr, s.PoolName, p.Name)}
-		case !p.offers(addr):
+		case p.avoids(addr):
 			return Outcome{Reason: ReasonNotInPool, Text: fmt.Sprintf("asks for %v, which pool %s leaves out (avoidBuggyIPs)", addr, p.Name)}
 		case !p.admits(s):
 			return Outcome{Reason: ReasonNoPool, Text: fmt.Sprintf("asks for %v: the serviceAllocation of pool %s does not match the Service", addr, p.Name)}
@@ -165,7 +167,7 @@ func list(addrs []netip.Addr) string {
 // candidates are the pools for the Service, in order, or the reason why there is none.
 func (a *Allocator) candidates(s *Service) ([]*Pool, Outcome) {
 	if s.PoolName != "" {
-		p := a.poolNamed(s.PoolName)
+		p := a.names[s.PoolName]
 		switch {
 		case p == nil:
 			return nil, Outcome{Reason: ReasonUnknownPool, Text: fmt.Sprintf("asks for pool %s, which is not there", s.PoolName)}
@@ -206,7 +208,7 @@ func (a *Allocator) mayKeep(addr netip.Addr, s *Service) bool {
 // lowest that nobody has. Without any it says when the first resting address is free.
 func (a *Allocator) free(p *Pool, s *Service, want4 bool, now time.Time, prefer []netip.Addr) (netip.Addr, time.Time) {
 	for _, addr := range prefer {
-		if addr.Is4() == want4 && p.offers(addr) && a.mayTake(addr, s) {
+		if addr.Is4() == want4 && a.offers(p, addr) && a.mayTake(addr, s) {
 			return addr, time.Time{}
 		}
 	}
@@ -220,7 +222,7 @@ func (a *Allocator) free(p *Pool, s *Service, want4 bool, now time.Time, prefer 
 		}
 		packed := true // all before addr are given
 		for addr := a.lowest[p][i]; r.Contains(addr); addr = addr.Next() {
-			if len(a.given[addr]) > 0 || p.AvoidBuggyIPs && buggy(addr) {
+			if len(a.given[addr]) > 0 || p.avoids(addr) {
 				continue
 			}
 			if packed {
@@ -249,7 +251,7 @@ func (a *Allocator) shared(p *Pool, s *Service, want4 bool) (netip.Addr, bool) {
 			continue
 		}
 		for _, addr := range o.Status {
-			if addr.Is4() == want4 && p.offers(addr) && a.mayTake(addr, s) && (!best.IsValid() || addr.Less(best)) {
+			if addr.Is4() == want4 && a.offers(p, addr) && a.mayTake(addr, s) && (!best.IsValid() || addr.Less(best)) {
 				best = addr
 			}
 		}
@@ -269,36 +271,51 @@ type Usage struct {
 
 // Usage is the use of all pools at a time, ordered by pool and family.
 func (a *Allocator) Usage(now time.Time) []Usage {
+	type part struct {
+		pool *Pool
+		four bool
+	}
+	assigned, resting := map[part]int{}, map[part]int{}
+	note := func(in map[part]int, addr netip.Addr) {
+		if p := a.poolOf(addr); p != nil && !p.avoids(addr) {
+			in[part{p, addr.Is4()}]++
+		}
+	}
+	for addr := range a.given {
+		note(assigned, addr)
+	}
+	for addr, r := range a.resting {
+		if r.until.After(now) {
+			note(resting, addr)
+		}
+	}
 	var out []Usage
 	for _, p := range a.pools {
 		for _, want4 := range []bool{true, false} {
-			u := Usage{Pool: p.Name, Family: "IPv6"}
+			u := Usage{Pool: p.Name, Family: "IPv6", Assigned: assigned[part{p, want4}], Resting: resting[part{p, want4}]}
 			if want4 {
 				u.Family = "IPv4"
 			}
-			total := 0.0
-			for _, r := range p.Ranges {
-				if r.From.Is4() != want4 {
-					continue
-				}
-				total += r.size()
-				if p.AvoidBuggyIPs {
-					total -= buggyIn(r)
-				}
+			if total := p.size(want4); total > 0 {
+				u.Available = total - float64(u.Assigned+u.Resting)
+				out = append(out, u)
 			}
-			if total == 0 {
-				continue
-			}
-			for addr := range a.given {
-				u.Assigned += count(addr.Is4() == want4 && p.offers(addr))
-			}
-			for addr, r := range a.resting {
-				u.Resting += count(addr.Is4() == want4 && p.offers(addr) && r.until.After(now))
-			}
-			u.Available = total - float64(u.Assigned+u.Resting)
-			out = append(out, u)
 		}
 	}
 	slices.SortStableFunc(out, func(x, y Usage) int { return strings.Compare(x.Pool, y.Pool) })
 	return out
+}
+
+// size is how many addresses of a family the pool gives.
+func (p *Pool) size(want4 bool) (total float64) {
+	for _, r := range p.Ranges {
+		if r.From.Is4() != want4 {
+			continue
+		}
+		total += r.size()
+		if p.AvoidBuggyIPs {
+			total -= buggyIn(r)
+		}
+	}
+	return total
 }

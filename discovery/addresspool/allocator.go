@@ -46,6 +46,14 @@ type Allocator struct {
 	given    map[netip.Addr][]string // the Services that have an address, by name
 	resting  map[netip.Addr]rest
 	lowest   map[*Pool][]netip.Addr // per range: all before it are given
+	homes    rangeSet[home]
+	names    map[string]*Pool
+}
+
+// home is where an address is: the place in the ranges of a pool.
+type home struct {
+	pool *Pool
+	at   int
 }
 
 // New makes an Allocator without Services.
@@ -55,13 +63,15 @@ func New(pools []Pool) *Allocator {
 	return a
 }
 
-// SetPools replaces the pools. Addresses that were given stay.
+// SetPools replaces the pools, which do not overlap. Addresses that were given stay.
 func (a *Allocator) SetPools(pools []Pool) {
 	a.pools = order(slices.Clone(pools))
-	a.lowest = map[*Pool][]netip.Addr{}
+	a.lowest, a.names, a.homes = map[*Pool][]netip.Addr{}, map[string]*Pool{}, rangeSet[home]{}
 	for _, p := range a.pools {
-		for _, r := range p.Ranges {
+		a.names[p.Name] = p
+		for i, r := range p.Ranges {
 			a.lowest[p] = append(a.lowest[p], r.From)
+			a.homes.add(r, home{p, i})
 		}
 	}
 }
@@ -115,12 +125,8 @@ func (a *Allocator) drop(addr netip.Addr, name string) bool {
 		return false
 	}
 	delete(a.given, addr)
-	for _, p := range a.pools {
-		for i, r := range p.Ranges {
-			if r.Contains(addr) && addr.Less(a.lowest[p][i]) {
-				a.lowest[p][i] = addr
-			}
-		}
+	if h, ok := a.homes.of(addr); ok && addr.Less(a.lowest[h.pool][h.at]) {
+		a.lowest[h.pool][h.at] = addr
 	}
 	return true
 }
@@ -245,7 +251,7 @@ func (a *Allocator) valid(s *Service, has []netip.Addr) (text string, ok bool) {
 	}
 	for _, addr := range has {
 		p := a.poolOf(addr)
-		if s.PoolName != "" && a.poolNamed(s.PoolName) != nil && (p == nil || p.Name != s.PoolName) {
+		if s.PoolName != "" && a.names[s.PoolName] != nil && (p == nil || p.Name != s.PoolName) {
 			return "", false
 		}
 		if p == nil {
@@ -260,19 +266,11 @@ func sameSet(a, b []netip.Addr) bool {
 }
 
 func (a *Allocator) poolOf(addr netip.Addr) *Pool {
-	for _, p := range a.pools {
-		if p.contains(addr) {
-			return p
-		}
-	}
-	return nil
+	h, _ := a.homes.of(addr)
+	return h.pool
 }
 
-func (a *Allocator) poolNamed(name string) *Pool {
-	for _, p := range a.pools {
-		if p.Name == name {
-			return p
-		}
-	}
-	return nil
+// offers reports whether the pool gives the address to Services.
+func (a *Allocator) offers(p *Pool, addr netip.Addr) bool {
+	return a.poolOf(addr) == p && !p.avoids(addr)
 }

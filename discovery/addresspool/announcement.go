@@ -16,13 +16,24 @@ type Announcement struct {
 	Routes []Advertised
 	Links  []Linked
 	Faults []*Fault
-	node   Node
+}
+
+// announcing makes an Announcement.
+type announcing struct {
+	Announcement
+	node       Node
+	selections selections
+	// routers are the Peers by address and interface, identified is the last with a routerID.
+	routers    map[[2]string]*Peer
+	identified *Peer
 }
 
 // Advertised is how the addresses of pools are announced.
 type Advertised struct {
-	Name     string
+	Name string
+	// Prefixes are shared with other advertisements of the same pools.
 	Prefixes []netip.Prefix
+	pools    *selection
 	// Aggregate4 and Aggregate6 are the lengths of the routes' prefixes, 0 for that of an address.
 	Aggregate4, Aggregate6 int
 	// Services are those whose addresses these are; without a selector all.
@@ -65,7 +76,8 @@ func (n *Node) selects(selectors []Selector) (bool, error) {
 // Announcement is that of a node. An object that cannot be done as it is leaves a Fault, and is
 // not in use.
 func (c *Config) Announcement(n Node) *Announcement {
-	out := &Announcement{node: n}
+	out := &announcing{node: n, routers: map[[2]string]*Peer{}}
+	out.selections = selections{c: c, pools: map[int][]netip.Prefix{}, known: map[string]*selection{}}
 	for _, p := range c.Peers {
 		selected, err := n.selects(p.NodeSelectors)
 		if selected && err == nil {
@@ -87,29 +99,28 @@ func (c *Config) Announcement(n Node) *Announcement {
 	for _, a := range c.LinkAdvertisements {
 		selected, err := n.selects(a.NodeSelectors)
 		if selected && err == nil {
-			err = out.link(c, &a)
+			err = out.link(&a)
 		}
 		if err != nil {
 			out.Faults = append(out.Faults, a.header.fault(err, false))
 		}
 	}
-	return out
+	return &out.Announcement
 }
 
 // peer adds a router. A node has a single number and a single BGP identifier.
-func (o *Announcement) peer(p *Peer) error {
+func (o *announcing) peer(p *Peer) error {
 	if o.node.ASN != 0 && o.node.ASN != p.MyASN {
 		return fmt.Errorf("spec.myASN: a node has a single number, which is %d by its configuration", o.node.ASN)
 	}
-	for _, x := range o.Peers {
-		switch {
-		case x.MyASN != p.MyASN:
-			return fmt.Errorf("spec.myASN: a node has a single number, which is %d by BGPPeer %s", x.MyASN, x.Name)
-		case p.RouterID != "" && x.RouterID != "" && x.RouterID != p.RouterID:
-			return fmt.Errorf("spec.routerID: a node has a single identifier, which is %s by BGPPeer %s", x.RouterID, x.Name)
-		case x.Address == p.Address && x.Interface == p.Interface:
-			return fmt.Errorf("spec.peerAddress: BGPPeer %s has the same router", x.Name)
-		}
+	twin := o.routers[[2]string{p.Address, p.Interface}]
+	switch {
+	case len(o.Peers) > 0 && o.Peers[0].MyASN != p.MyASN:
+		return fmt.Errorf("spec.myASN: a node has a single number, which is %d by BGPPeer %s", o.Peers[0].MyASN, o.Peers[0].Name)
+	case p.RouterID != "" && o.identified != nil && o.identified.RouterID != p.RouterID:
+		return fmt.Errorf("spec.routerID: a node has a single identifier, which is %s by BGPPeer %s", o.identified.RouterID, o.identified.Name)
+	case twin != nil:
+		return fmt.Errorf("spec.peerAddress: BGPPeer %s has the same router", twin.Name)
 	}
 	x := *p
 	var err error
@@ -117,6 +128,10 @@ func (o *Announcement) peer(p *Peer) error {
 		return err
 	}
 	o.Peers = append(o.Peers, x)
+	o.routers[[2]string{p.Address, p.Interface}] = p
+	if p.RouterID != "" {
+		o.identified = p
+	}
 	return nil
 }
 
@@ -142,7 +157,7 @@ func (n *Node) key(p *Peer) (string, error) {
 }
 
 // advertise adds the routes of an advertisement.
-func (o *Announcement) advertise(c *Config, a *Advertisement) error {
+func (o *announcing) advertise(c *Config, a *Advertisement) error {
 	x := Advertised{Name: a.Name, LocalPref: a.LocalPref, Services: a.ServiceSelectors, Peers: a.Peers}
 	if a.AggregationLength != nil && *a.AggregationLength < 32 {
 		x.Aggregate4 = *a.AggregationLength
@@ -150,14 +165,11 @@ func (o *Announcement) advertise(c *Config, a *Advertisement) error {
 	if a.AggregationLengthV6 != nil && *a.AggregationLengthV6 < 128 {
 		x.Aggregate6 = *a.AggregationLengthV6
 	}
-	for _, p := range c.Pools {
-		if !a.Selects(&p) {
-			continue
-		}
-		for _, r := range p.Ranges {
-			x.Prefixes = append(x.Prefixes, r.Prefixes()...)
-		}
+	pools, err := o.selections.of(a.IPAddressPools, a.IPAddressPoolSelector)
+	if err != nil {
+		return err
 	}
+	x.pools, x.Prefixes = pools, pools.prefixes
 	if err := x.checkAggregates(); err != nil {
 		return err
 	}
@@ -167,13 +179,10 @@ func (o *Announcement) advertise(c *Config, a *Advertisement) error {
 		}
 		x.community(text)
 	}
-	for _, y := range o.Routes {
-		if x.LocalPref != y.LocalPref && x.sameRoutes(&y) {
+	for i := range o.Routes {
+		if y := &o.Routes[i]; x.LocalPref != y.LocalPref && x.sameRoutes(y) {
 			return fmt.Errorf("spec.localPref: BGPAdvertisement %s asks for %d of the same routes", y.Name, y.LocalPref)
 		}
-	}
-	if len(x.Prefixes) == 0 {
-		return errors.New("spec.ipAddressPools: no pool is selected")
 	}
 	o.Routes = append(o.Routes, x)
 	return nil
@@ -181,34 +190,32 @@ func (o *Announcement) advertise(c *Config, a *Advertisement) error {
 
 // checkAggregates complains of routes to more than the pools have.
 func (x *Advertised) checkAggregates() error {
-	for _, p := range x.Prefixes {
-		field, length := "aggregationLengthV6", x.Aggregate6
-		if p.Addr().Is4() {
-			field, length = "aggregationLength", x.Aggregate4
-		}
-		if length > 0 && length < p.Bits() {
-			return fmt.Errorf("spec.%s: must be at least %d: the pools do not have all of %v", field, p.Bits(), netip.PrefixFrom(p.Addr(), length).Masked())
+	for _, f := range []struct {
+		field   string
+		length  int
+		longest netip.Prefix
+	}{{"aggregationLength", x.Aggregate4, x.pools.longest4}, {"aggregationLengthV6", x.Aggregate6, x.pools.longest6}} {
+		if f.length > 0 && f.length < f.longest.Bits() {
+			return fmt.Errorf("spec.%s: must be at least %d: the pools do not have all of %v", f.field, f.longest.Bits(), netip.PrefixFrom(f.longest.Addr(), f.length).Masked())
 		}
 	}
 	return nil
 }
 
 // sameRoutes reports whether two make the same route of an address for a router. Those that select
-// Services may select others.
+// Services may select others. Pools in use have no address in common.
 func (x *Advertised) sameRoutes(y *Advertised) bool {
 	if len(x.Services) > 0 && len(y.Services) > 0 {
 		return false
 	}
-	listed := func(name string) bool { return slices.Contains(y.Peers, name) }
-	if len(x.Peers) > 0 && len(y.Peers) > 0 && !slices.ContainsFunc(x.Peers, listed) {
+	if !(x.Aggregate4 == y.Aggregate4 && meet(x.pools.four, y.pools.four)) && !(x.Aggregate6 == y.Aggregate6 && meet(x.pools.six, y.pools.six)) {
 		return false
 	}
-	return slices.ContainsFunc(x.Prefixes, func(p netip.Prefix) bool {
-		if p.Addr().Is4() && x.Aggregate4 != y.Aggregate4 || p.Addr().Is6() && x.Aggregate6 != y.Aggregate6 {
-			return false
-		}
-		return slices.ContainsFunc(y.Prefixes, p.Overlaps)
-	})
+	if len(x.Peers) == 0 || len(y.Peers) == 0 {
+		return true
+	}
+	listed := setOf(y.Peers)
+	return slices.ContainsFunc(x.Peers, func(name string) bool { return listed[name] })
 }
 
 // community adds a community of a form that isCommunity takes.
@@ -241,33 +248,4 @@ func checkNodeSelectors(selectors []Selector) error {
 		}
 	}
 	return nil
-}
-
-// Prefixes are the fewest prefixes that have the addresses of the range and no others.
-func (r Range) Prefixes() (out []netip.Prefix) {
-	for a := r.From; ; {
-		p := netip.PrefixFrom(a, a.BitLen())
-		for p.Bits() > 0 {
-			wider := netip.PrefixFrom(a, p.Bits()-1)
-			if wider.Masked().Addr() != a || r.To.Less(last(wider)) {
-				break
-			}
-			p = wider
-		}
-		out = append(out, p)
-		if a = last(p); !a.Less(r.To) {
-			return out
-		}
-		a = a.Next()
-	}
-}
-
-// last is the last address of a prefix.
-func last(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < p.Addr().BitLen(); bit++ {
-		b[bit/8] |= 0x80 >> (bit % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }

@@ -2,14 +2,11 @@ package addresspool
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/weirlb/weir/discovery/similar"
 )
 
 // Advertisement is MetalLB's BGPAdvertisement.
@@ -25,15 +22,6 @@ type Advertisement struct {
 	NodeSelectors         []Selector `json:"nodeSelectors"`
 	Peers                 []string   `json:"peers"`
 	ServiceSelectors      []Selector `json:"serviceSelectors"`
-}
-
-// Selects reports whether the advertisement is about the pool: without names and selectors, about
-// all.
-func (a *Advertisement) Selects(p *Pool) bool {
-	if len(a.IPAddressPools)+len(a.IPAddressPoolSelector) == 0 {
-		return true
-	}
-	return slices.Contains(a.IPAddressPools, p.Name) || AnyMatches(a.IPAddressPoolSelector, p.Labels)
 }
 
 // Peer is MetalLB's BGPPeer.
@@ -153,8 +141,10 @@ func (c *Config) advertisement(h *header) error {
 		f.when(len(a.ServiceSelectors) > 0 && l.value != nil && *l.value < l.most,
 			"spec.%s: must be %d with serviceSelectors: a prefix has addresses of other Services", l.field, l.most)
 	}
+	named := map[string]bool{}
 	for i, name := range a.Peers {
-		f.when(slices.Contains(a.Peers[:i], name), "spec.peers[%d]: %s is there twice", i, name)
+		f.when(named[name], "spec.peers[%d]: %s is there twice", i, name)
+		named[name] = true
 	}
 	f.selectors("spec.serviceSelectors", a.ServiceSelectors)
 	f.selectors("spec.ipAddressPoolSelectors", a.IPAddressPoolSelector)
@@ -284,60 +274,4 @@ func isCommunity(text string) bool {
 		_, err := strconv.ParseUint(s, 10, size)
 		return err != nil
 	})
-}
-
-// checkReferences takes objects out of service that name what is not there, and warns of pools and peers that
-// may come later.
-func (c *Config) checkReferences() {
-	c.Peers = slices.DeleteFunc(c.Peers, func(p Peer) bool {
-		if p.BFDProfile == "" || c.profile(p.BFDProfile) != nil {
-			return false
-		}
-		c.Faults = append(c.Faults, p.header.fault(fmt.Errorf("spec.bfdProfile: no BFDProfile %s is in service", p.BFDProfile), false))
-		return true
-	})
-	for i := range c.Peers {
-		c.Peers[i].BFD = c.profile(c.Peers[i].BFDProfile)
-	}
-	c.Advertisements = slices.DeleteFunc(c.Advertisements, func(a Advertisement) bool {
-		bad := false
-		for i, name := range a.Communities {
-			if _, ok := c.Communities[name]; !ok && !isCommunity(name) {
-				c.Faults = append(c.Faults, a.header.fault(fmt.Errorf("spec.communities[%d]: %s is neither a community nor the name of one", i, name), false))
-				bad = true
-			}
-		}
-		return bad
-	})
-	var pools, peers []string
-	for i := range c.Pools {
-		pools = append(pools, c.Pools[i].Name)
-	}
-	for i := range c.Peers {
-		peers = append(peers, c.Peers[i].Name)
-	}
-	missing := func(h *header, field, format string, names, known []string) {
-		for i, name := range names {
-			if !slices.Contains(known, name) {
-				c.Faults = append(c.Faults, h.fault(fmt.Errorf("spec.%s[%d]: "+format+"%s", field, i, name, similar.Hint(name, known)), true))
-			}
-		}
-	}
-	for i := range c.Advertisements {
-		a := &c.Advertisements[i]
-		missing(a.header, "ipAddressPools", "there is no pool %s", a.IPAddressPools, pools)
-		missing(a.header, "peers", "no BGPPeer %s is in service", a.Peers, peers)
-	}
-	for i := range c.LinkAdvertisements {
-		missing(c.LinkAdvertisements[i].header, "ipAddressPools", "there is no pool %s", c.LinkAdvertisements[i].IPAddressPools, pools)
-	}
-}
-
-// profile is the BFDProfile of a name; nil: there is none.
-func (c *Config) profile(name string) *BFDProfile {
-	at := slices.IndexFunc(c.BFDProfiles, func(b BFDProfile) bool { return b.Name == name })
-	if at < 0 {
-		return nil
-	}
-	return &c.BFDProfiles[at]
 }

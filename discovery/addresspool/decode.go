@@ -117,6 +117,8 @@ type Config struct {
 	Faults             []*Fault
 	// Skipped are the objects of other kinds.
 	Skipped []Skipped
+	names   map[string]int   // the place in Pools by name
+	ranges  rangeSet[string] // of Pools, with the name
 }
 
 // header has the fields that identify an object.
@@ -179,7 +181,7 @@ func Kinds(group string) []string {
 // file, are passed over; a kind that resembles a known one is a fault. An object with a fault is out of service, all others are in use: nothing
 // depends on a webhook.
 func Decode(objects []Object) *Config {
-	c := &Config{Communities: map[string]string{}}
+	c := &Config{Communities: map[string]string{}, names: map[string]int{}}
 	var all []*header
 	for _, o := range objects {
 		all = append(all, c.headers(o)...)
@@ -252,18 +254,21 @@ func (c *Config) pool(h *header) error {
 	}
 	var f faults
 	p := Pool{Name: h.Metadata.Name, Labels: h.Metadata.Labels, AvoidBuggyIPs: spec.AvoidBuggyIPs, AutoAssign: spec.AutoAssign == nil || *spec.AutoAssign}
-	f.when(slices.ContainsFunc(c.Pools, func(o Pool) bool { return o.Name == p.Name }), "metadata.name: there is another pool of this name")
+	_, twice := c.names[p.Name]
+	f.when(twice, "metadata.name: there is another pool of this name")
 	f.when(len(spec.Addresses) == 0, "spec.addresses: must have at least one prefix or range")
+	var own rangeSet[string]
 	for i, text := range spec.Addresses {
+		if f.enough() {
+			break
+		}
 		r, err := ParseRange(text)
 		if err != nil {
 			f.when(true, "spec.addresses[%d]: %w", i, err)
 			continue
 		}
-		for _, o := range append(slices.Clone(c.Pools), p) {
-			if at := slices.IndexFunc(o.Ranges, r.overlaps); at >= 0 {
-				f.when(true, "spec.addresses[%d]: %s overlaps %v-%v of pool %s", i, text, o.Ranges[at].From, o.Ranges[at].To, o.Name)
-			}
+		if f.overlap(i, text, r, &c.ranges) && f.overlap(i, text, r, &own) {
+			own.add(r, p.Name)
 		}
 		p.Ranges = append(p.Ranges, r)
 	}
@@ -274,9 +279,28 @@ func (c *Config) pool(h *header) error {
 		p.Allocation = &Allocation{a.Priority, a.Namespaces, a.NamespaceSelectors, a.ServiceSelectors}
 	}
 	if len(f) == 0 {
+		c.names[p.Name] = len(c.Pools)
 		c.Pools = append(c.Pools, p)
+		for _, r := range p.Ranges {
+			c.ranges.add(r, p.Name)
+		}
 	}
 	return errors.Join(f...)
+}
+
+// overlap checks spec.addresses[i] of a pool against the ranges of pools. It reports whether there is no fault.
+func (f *faults) overlap(i int, text string, r Range, of *rangeSet[string]) bool {
+	var named []string
+	for o, pool := range of.overlapping(r) {
+		if f.enough() {
+			break
+		}
+		if !slices.Contains(named, pool) {
+			f.when(true, "spec.addresses[%d]: %s overlaps %v-%v of pool %s", i, text, o.From, o.To, pool)
+			named = append(named, pool)
+		}
+	}
+	return named == nil
 }
 
 // ParseAddresses reads a comma separated list of addresses, as annotations have it.

@@ -184,7 +184,6 @@ func TestOneFaultLeavesTheOthersInUse(t *testing.T) {
 }
 
 func TestAdvertisementsSelectPools(t *testing.T) {
-	p := &Pool{Name: "p", Labels: map[string]string{"zone": "east"}}
 	for _, c := range []struct {
 		spec string
 		want bool
@@ -192,8 +191,10 @@ func TestAdvertisementsSelectPools(t *testing.T) {
 		{``, true}, {`"ipAddressPools":["p"]`, true}, {`"ipAddressPools":["q"]`, false},
 		{`"ipAddressPoolSelectors":[{"matchLabels":{"zone":"east"}}]`, true}, {`"ipAddressPoolSelectors":[{"matchLabels":{"zone":"west"}}]`, false},
 	} {
-		if a := decode(object("BGPAdvertisement", "a", c.spec)).Advertisements[0]; a.Selects(p) != c.want {
-			t.Errorf("%s: %v", c.spec, !c.want)
+		pool := strings.Replace(poolObject("p", `"addresses":["192.0.2.0/24"]`), `"name":`, `"labels":{"zone":"east"},"name":`, 1)
+		a := decode(pool, object("BGPAdvertisement", "a", c.spec)).Announcement(Node{Name: "here"})
+		if selected := len(a.Routes) == 1; selected != c.want || selected && a.Routes[0].Prefixes[0].String() != "192.0.2.0/24" {
+			t.Errorf("%s: %+v, faults %v", c.spec, a.Routes, a.Faults)
 		}
 	}
 }

@@ -46,23 +46,15 @@ func (c *Config) linkAdvertisement(h *header) error {
 var ErrNoLinks = errors.New("kind: this node announces nothing by ARP and NDP: announce.l2.interfaces is empty")
 
 // link adds the addresses of an L2Advertisement.
-func (o *Announcement) link(c *Config, a *LinkAdvertisement) error {
+func (o *announcing) link(a *LinkAdvertisement) error {
 	if !o.node.Links {
 		return ErrNoLinks
 	}
-	x := Linked{Name: a.Name, Interfaces: slices.Clone(a.Interfaces), Services: a.ServiceSelectors}
-	pools := Advertisement{IPAddressPools: a.IPAddressPools, IPAddressPoolSelector: a.IPAddressPoolSelector}
-	for i := range c.Pools {
-		if !pools.Selects(&c.Pools[i]) {
-			continue
-		}
-		for _, r := range c.Pools[i].Ranges {
-			x.Prefixes = append(x.Prefixes, r.Prefixes()...)
-		}
+	pools, err := o.selections.of(a.IPAddressPools, a.IPAddressPoolSelector)
+	if err != nil {
+		return err
 	}
-	if len(x.Prefixes) == 0 {
-		return errors.New("spec.ipAddressPools: no pool is selected")
-	}
+	x := Linked{Name: a.Name, Prefixes: pools.prefixes, Interfaces: slices.Clone(a.Interfaces), Services: a.ServiceSelectors}
 	o.Links = append(o.Links, x)
 	return nil
 }

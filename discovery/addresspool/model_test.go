@@ -207,3 +207,7 @@ func (m *model) check(t *rapid.T) {
 		}
 	}
 }
+
+func (p *Pool) offers(a netip.Addr) bool {
+	return slices.ContainsFunc(p.Ranges, func(r Range) bool { return r.Contains(a) }) && !p.avoids(a)
+}

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+	"sort"
 	"strings"
 )
 
@@ -145,12 +146,8 @@ func (p *Pool) admits(s *Service) bool {
 	return len(a.ServiceSelectors) == 0 || AnyMatches(a.ServiceSelectors, s.Labels)
 }
 
-// offers reports whether the pool gives the address to Services.
-func (p *Pool) offers(a netip.Addr) bool { return p.contains(a) && !(p.AvoidBuggyIPs && buggy(a)) }
-
-func (p *Pool) contains(a netip.Addr) bool {
-	return slices.ContainsFunc(p.Ranges, func(r Range) bool { return r.Contains(a) })
-}
+// avoids reports whether the pool leaves out an address that it has.
+func (p *Pool) avoids(a netip.Addr) bool { return p.AvoidBuggyIPs && buggy(a) }
 
 func buggy(a netip.Addr) bool {
 	if !a.Is4() {
@@ -194,4 +191,34 @@ func order(pools []Pool) []*Pool {
 		return cmp.Or(cmp.Compare(ga, gb), cmp.Compare(pa, pb), strings.Compare(a.Name, b.Name))
 	})
 	return out
+}
+
+// Prefixes are the fewest prefixes that have the addresses of the range and no others.
+func (r Range) Prefixes() (out []netip.Prefix) {
+	for a := r.From; ; {
+		// Whether a prefix fits is monotonic in its length.
+		bits := sort.Search(a.BitLen(), func(bits int) bool {
+			p := netip.PrefixFrom(a, bits)
+			return p.Masked().Addr() == a && !r.To.Less(last(p))
+		})
+		p := netip.PrefixFrom(a, bits)
+		out = append(out, p)
+		if a = last(p); !a.Less(r.To) {
+			return out
+		}
+		a = a.Next()
+	}
+}
+
+// last is the last address of a prefix.
+func last(p netip.Prefix) netip.Addr {
+	b := p.Addr().As16()
+	host := p.Addr().BitLen() - p.Bits()
+	for i := len(b) - 1; host > 0; i, host = i-1, host-8 {
+		b[i] |= byte(1<<min(host, 8) - 1)
+	}
+	if p.Addr().Is4() {
+		return netip.AddrFrom16(b).Unmap()
+	}
+	return netip.AddrFrom16(b)
 }

@@ -29,6 +29,9 @@ func (f *faults) when(bad bool, format string, args ...any) {
 	}
 }
 
+// enough reports whether more reasons change nothing.
+func (f *faults) enough() bool { return len(*f) > mostFaults }
+
 // selectors checks the selectors of a field.
 func (f *faults) selectors(field string, selectors []Selector) {
 	for i, s := range selectors {
@@ -80,14 +83,14 @@ func (f *faults) fields(path string, value any, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if len(*f) > mostFaults {
-		return
-	}
 	is := ""
 	switch v := value.(type) {
 	case map[string]any:
 		is = "object"
 		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if f.enough() {
+				return
+			}
 			at := path + "." + key
 			switch t.Kind() {
 			case reflect.Struct:
@@ -103,6 +106,9 @@ func (f *faults) fields(path string, value any, t reflect.Type) {
 	case []any:
 		is = "array"
 		for i := range v {
+			if f.enough() {
+				return
+			}
 			if t.Kind() == reflect.Slice {
 				f.fields(fmt.Sprintf("%s[%d]", path, i), v[i], t.Elem())
 			}

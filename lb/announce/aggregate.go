@@ -38,8 +38,12 @@ func (r *Rule) Losses(out *Outcome, frontends map[netip.Addr][]Frontend) (list [
 		if d.Reason != NotServed {
 			continue
 		}
-		for _, p := range r.settings.Aggregates(d.Address) {
-			if service := elsewhere(frontends[d.Address]); announced[p] && service != "" {
+		service := elsewhere(frontends[d.Address])
+		if service == "" {
+			continue
+		}
+		for _, i := range r.allowing.of(d.Address) {
+			if p := r.all[i].prefix(d.Address); !p.IsSingleIP() && announced[p] {
 				list = append(list, Loss{d.Address, p, service})
 				break
 			}

@@ -9,32 +9,31 @@ import (
 
 // routes are those of the announced addresses.
 func (r *Rule) routes(list []Decision) []Route {
-	by := map[netip.Prefix][]*Advertisement{}
-	for n := range r.all {
-		x := &r.all[n]
-		for i := range list {
-			if x.Link {
-				break
-			}
-			if list[i].Reason != Announced || !slices.Contains(r.addresses[list[i].Address].by, n) {
-				continue
-			}
-			if p := x.prefix(list[i].Address); !slices.Contains(by[p], x) {
-				by[p] = append(by[p], x)
+	by := map[netip.Prefix][]int{}
+	for i := range list {
+		if list[i].Reason != Announced {
+			continue
+		}
+		for _, n := range r.addresses[list[i].Address].by {
+			if x := &r.all[n]; !x.Link {
+				p := x.prefix(list[i].Address)
+				by[p] = append(by[p], n)
 			}
 		}
 	}
 	var out []Route
 	for _, p := range slices.SortedFunc(maps.Keys(by), netip.Prefix.Compare) {
-		out = append(out, routeOf(p, by[p]))
+		slices.Sort(by[p])
+		out = append(out, r.routeOf(p, slices.Compact(by[p])))
 	}
 	return out
 }
 
 // routeOf is the route that several advertisements ask for.
-func routeOf(p netip.Prefix, by []*Advertisement) Route {
+func (r *Rule) routeOf(p netip.Prefix, by []int) Route {
 	out := Route{Prefix: p, Limited: true}
-	for _, x := range by {
+	for _, n := range by {
+		x := &r.all[n]
 		if x.Peers == nil {
 			out.Attributes, out.Limited = out.Attributes.and(&x.Attributes), false
 		}
@@ -47,8 +46,8 @@ func routeOf(p netip.Prefix, by []*Advertisement) Route {
 	}
 	for name := range out.Peers {
 		var told Attributes
-		for _, x := range by {
-			if x.Peers == nil || slices.Contains(x.Peers, name) {
+		for _, n := range by {
+			if x := &r.all[n]; x.Peers == nil || slices.Contains(x.Peers, name) {
 				told = told.and(&x.Attributes)
 			}
 		}

@@ -22,6 +22,7 @@ const (
 type Rule struct {
 	settings  Settings
 	all       []Advertisement // of settings
+	allowing  *allowing       // of all
 	addresses map[netip.Addr]*history
 	adopted   map[netip.Prefix]bool
 	held      uint64
@@ -60,6 +61,7 @@ type Outcome struct {
 func (r *Rule) SetSettings(s Settings) {
 	r.settings = s
 	r.all = s.all()
+	r.allowing = newAllowing(r.all)
 	for _, h := range r.addresses {
 		h.by = nil // until the next Decide
 	}

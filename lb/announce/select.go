@@ -8,19 +8,12 @@ import (
 // selecting adds the advertisements that select an address to by. own are the frontends of its owner's
 // namespace.
 func (r *Rule) selecting(by []int, a netip.Addr, own []Frontend) []int {
-	for i := range r.all {
-		if r.all[i].selects(a, own) {
+	for _, i := range r.allowing.of(a) {
+		if x := &r.all[i]; (x.Peers == nil || len(x.Peers) > 0) && x.selectsAll(own) {
 			by = append(by, i)
 		}
 	}
 	return by
-}
-
-func (x *Advertisement) selects(a netip.Addr, own []Frontend) bool {
-	if !x.allows(a) || x.Peers != nil && len(x.Peers) == 0 {
-		return false
-	}
-	return x.selectsAll(own)
 }
 
 // selectsAll reports whether the advertisement is for all Services of an owner's namespace.
@@ -46,10 +39,11 @@ func (x *Advertisement) allows(a netip.Addr) bool {
 
 // unselected says why no advertisement selects an address.
 func (r *Rule) unselected(a netip.Addr, own []Frontend) string {
-	if slices.ContainsFunc(r.all, func(x Advertisement) bool { return x.allows(a) && x.Peers != nil && x.selectsAll(own) }) {
+	allowing := r.allowing.of(a)
+	if slices.ContainsFunc(allowing, func(i int) bool { return r.all[i].Peers != nil && r.all[i].selectsAll(own) }) {
 		return noPeer
 	}
-	if slices.ContainsFunc(r.all, func(x Advertisement) bool { return x.allows(a) }) {
+	if len(allowing) > 0 {
 		return notSelected
 	}
 	return notAllowed

@@ -233,12 +233,18 @@ func (o *objects) settings(c *config.Announce) announce.Settings {
 	if o.unprepended != "" {
 		s.Attributes.Prepend = 0
 	}
+	names := map[string][]string{} // of sessions, by BGPPeer
+	for i := range o.Peers {
+		if c.Speaker == config.AnnounceBGP {
+			names[o.Peers[i].Name] = append(names[o.Peers[i].Name], o.neighbors[i].Name())
+		}
+	}
 	for i := range o.Routes {
 		r := &o.Routes[i]
 		x := announce.Advertisement{
 			Allow: r.Prefixes, Aggregate4: r.Aggregate4, Aggregate6: r.Aggregate6, Selects: selects(r.Services),
 			Attributes: announce.Attributes{Communities: r.Communities, LargeCommunities: r.LargeCommunities},
-			Peers:      o.peersOf(r, c),
+			Peers:      peersOf(r, names),
 		}
 		if r.LocalPref > 0 {
 			x.Attributes.LocalPref = &r.LocalPref
@@ -254,15 +260,13 @@ func (o *objects) settings(c *config.Announce) announce.Settings {
 
 // peersOf are the routers of this node that an advertisement is for, by the names of their sessions;
 // nil: all.
-func (o *objects) peersOf(r *addresspool.Advertised, c *config.Announce) []string {
+func peersOf(r *addresspool.Advertised, names map[string][]string) []string {
 	if len(r.Peers) == 0 {
 		return nil
 	}
 	out := []string{}
-	for i := range o.Peers {
-		if c.Speaker == config.AnnounceBGP && slices.Contains(r.Peers, o.Peers[i].Name) {
-			out = append(out, o.neighbors[i].Name())
-		}
+	for _, p := range r.Peers {
+		out = append(out, names[p]...)
 	}
 	return out
 }
