@@ -1,6 +1,7 @@
 package l2
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -16,7 +17,7 @@ type challenges struct {
 
 const (
 	// maxProcesses are the processes of which the last challenge is kept. With claims of more processes
-	// that were recorded, their challenges are answered again.
+	// that were recorded, challenges of those that are gone are answered again.
 	maxProcesses = 4096
 	// maxAnswers are the challenges that a node is sent answers to at a time.
 	maxAnswers = 64
@@ -32,13 +33,15 @@ func (c *challenges) next() uint64 {
 	return c.last
 }
 
-// take reports whether a challenge of another process is to be answered.
-func (c *challenges) take(process, challenge uint64) bool {
-	if challenge <= c.heard[process] {
+// take reports whether a challenge of another process is to be answered. member reports whether a process is
+// that of a member: it is not forgotten for others.
+func (c *challenges) take(process, challenge uint64, member func(process uint64) bool) bool {
+	last, known := c.heard[process]
+	if challenge <= last {
 		return false
 	}
-	if len(c.heard) >= maxProcesses {
-		clear(c.heard)
+	if !known && len(c.heard) >= maxProcesses {
+		maps.DeleteFunc(c.heard, func(p, _ uint64) bool { return !member(p) })
 	}
 	c.heard[process] = challenge
 	return true

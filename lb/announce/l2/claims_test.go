@@ -114,6 +114,28 @@ func TestRecordedClaimsHaveFewAnswers(t *testing.T) {
 	}
 }
 
+// Claims of many processes that are gone have no challenge of a member answered again.
+func TestRecordedProcessesHaveNoMemberForgotten(t *testing.T) {
+	l, o := member(claims{Process: 1, Sequence: 5, Challenge: 70})
+	tell := func(c claims) bool {
+		c.Member, c.Node, c.MAC = "b", "b", client.String()
+		l.told(c.encode(), time.Now())
+		return slices.Contains(o.answers, c.Challenge)
+	}
+	for process := range uint64(2 * maxProcesses) {
+		tell(claims{Process: 2 + process, Sequence: 1, Challenge: 1 + process})
+	}
+	if n := len(l.challenges.heard); n > maxProcesses {
+		t.Errorf("%d processes are kept", n)
+	}
+	if tell(claims{Process: 1, Sequence: 5, Challenge: 70}) {
+		t.Error("a challenge of a member is answered again")
+	}
+	if !tell(claims{Process: 1, Sequence: 6, Challenge: 71}) {
+		t.Error("a new one is not answered")
+	}
+}
+
 // A member that does not answer is of a build that knows no challenges: its former claims do not count
 // for ever. Its addresses are asked for before this node takes one.
 func TestAMemberThatDoesNotAnswer(t *testing.T) {

@@ -67,7 +67,7 @@ type link struct {
 	others    map[string]*other
 	// challenges prove claims to be new.
 	challenges challenges
-	met        map[string]bool // members that might own an address once
+	met        acquaintances
 	strangers  map[netip.Addr]*stranger
 	crowded    time.Time // when a host was heard that there is no room for in strangers
 	addresses  map[netip.Addr]*address
@@ -93,7 +93,7 @@ func newLink(c *Config, name string) *link {
 	l := &link{
 		Config: c, name: name, node: c.Node, key: c.Key, log: c.Log, process: rand.Uint64(), challenges: newChallenges(),
 		wake: make(chan struct{}, 1), closed: make(chan struct{}), fence: fence{start: time.Now()},
-		others: map[string]*other{}, met: map[string]bool{}, strangers: map[netip.Addr]*stranger{}, addresses: map[netip.Addr]*address{},
+		others: map[string]*other{}, met: acquaintances{}, strangers: map[netip.Addr]*stranger{}, addresses: map[netip.Addr]*address{},
 	}
 	none := map[netip.Addr]bool{}
 	l.answers.Store(&none)
@@ -232,7 +232,9 @@ func (l *link) shut() {
 			l.lose(a, x, "the interface changes")
 		}
 	}
-	clear(l.others)
+	for name := range l.others {
+		l.gone(name)
+	}
 	l.changed = true
 	l.show()
 	l.report()

@@ -18,7 +18,7 @@ func lan(now time.Time) *link {
 		Config: &Config{Node: "a"}, name: "lan0", node: "a", log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1),
 		local: netip.MustParseAddr("192.0.2.1"), subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 		socket: &socket{}, carrier: true, ready: now, addresses: map[netip.Addr]*address{},
-		others: map[string]*other{}, met: map[string]bool{}, strangers: map[netip.Addr]*stranger{},
+		others: map[string]*other{}, met: acquaintances{}, strangers: map[netip.Addr]*stranger{},
 		challenges: newChallenges(),
 	}
 }

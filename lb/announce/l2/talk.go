@@ -30,6 +30,8 @@ type other struct {
 	// newUntil is until when the node gets the addresses that it is the first choice for, since it
 	// has never served on this link before; zero: it gets none.
 	newUntil time.Time
+	// serves is since when it might own an address; zero: not yet.
+	serves time.Time
 }
 
 const (
@@ -73,7 +75,7 @@ func (l *link) came(self string, n *memberlist.Node) {
 func (l *link) left(n *memberlist.Node) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.others, n.Name)
+	l.gone(n.Name)
 	l.changed = true
 	l.poke()
 }
@@ -100,7 +102,7 @@ func (l *link) told(b []byte, now time.Time) {
 	proved := o.challenge != 0 && l.challenges.answered(p.Answers, o.challenge)
 	fresh := proved || same && p.Sequence > o.peer.Sequence
 	late := !fresh && (!same || p.Sequence < o.peer.Sequence)
-	asks := l.challenges.take(p.Process, p.Challenge)
+	asks := l.challenges.take(p.Process, p.Challenge, l.isProcess)
 	if asks {
 		o.answer(p.Challenge)
 	}
@@ -123,11 +125,11 @@ func (l *link) told(b []byte, now time.Time) {
 		o.challenge = 0
 	}
 	o.peer, l.changed = p, true
-	if len(p.eligible) > 0 && !l.met[p.Member] { // also for a node that has just begun: the first to serve takes all
-		if len(l.met) >= 16*maxMembers {
-			clear(l.met)
+	if len(p.eligible) > 0 && o.serves.IsZero() {
+		o.serves = now
+		if l.met.meet(p.Member, l.isMember) { // also for a node that has just begun: the first to serve takes all
+			o.newUntil = now.Add(newFor)
 		}
-		l.met[p.Member], o.newUntil = true, now.Add(newFor)
 	}
 	for _, x := range l.addresses {
 		if x.foreign == p.mac { // this node had it, before it was known
@@ -138,6 +140,27 @@ func (l *link) told(b []byte, now time.Time) {
 		}
 	}
 	l.poke()
+}
+
+// gone forgets a member, and keeps for how long it has served. Preconditions: l.mu is held.
+func (l *link) gone(name string) {
+	if o := l.others[name]; o != nil && !o.serves.IsZero() {
+		l.met.left(name, time.Since(o.serves))
+	}
+	delete(l.others, name)
+}
+
+// isMember reports whether a name is that of a member. Preconditions: l.mu is held.
+func (l *link) isMember(name string) bool { return l.others[name] != nil }
+
+// isProcess reports whether a process is that of a member. Preconditions: l.mu is held.
+func (l *link) isProcess(process uint64) bool {
+	for _, o := range l.others {
+		if o.peer != nil && o.peer.Process == process {
+			return true
+		}
+	}
+	return false
 }
 
 // reply has a node sent the claims that it is owed, if it was not just now. Preconditions: link.mu is held.
