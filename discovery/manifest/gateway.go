@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirlb/weir/discovery"
 	"github.com/weirlb/weir/discovery/gateway"
+	"github.com/weirlb/weir/discovery/similar"
 )
 
 // The store has no objects of the Gateway API, but the Services and slices that discovery/gateway makes of
@@ -268,9 +269,16 @@ func (r *round) addConditions(key Key, of string, conditions []metav1.Condition)
 	}
 }
 
-// addForeignClass notes a class of another controller, which may be meant.
+// addForeignClass notes a class of another controller, and warns of one that is probably meant for Weir.
 func (r *round) addForeignClass(class *gatewayv1.GatewayClass) {
 	key := Key{Kind: "GatewayClass", Name: class.Name}
+	controller := string(class.Spec.ControllerName)
+	text := fmt.Sprintf("%q is another controller, Weir is %s", discovery.Shortened(controller, maxKind), gateway.ControllerName)
+	domain, _, _ := strings.Cut(gateway.ControllerName, "/")
+	if strings.HasPrefix(controller, domain+"/") || similar.Name(controller, []string{gateway.ControllerName}) != "" {
+		r.addStatus(key, "spec.controllerName", text)
+		return
+	}
 	c := r.claims[key]
 	if c.file == nil || c.file.unfinished != nil {
 		return
@@ -278,9 +286,7 @@ func (r *round) addForeignClass(class *gatewayv1.GatewayClass) {
 	if r.remarks[c.file.path]++; r.remarks[c.file.path] > maxFileNotes {
 		return
 	}
-	r.report.Notes = append(r.report.Notes, Note{File: c.file.path, Document: c.document, Text: fmt.Sprintf(
-		"%s: spec.controllerName: %q is another controller, Weir is %s", key,
-		discovery.Shortened(string(class.Spec.ControllerName), maxKind), gateway.ControllerName)})
+	r.report.Notes = append(r.report.Notes, Note{File: c.file.path, Document: c.document, Text: fmt.Sprintf("%s: spec.controllerName: %s", key, text)})
 }
 
 // addStatus warns of an object that counts, and is not served as it asks.
