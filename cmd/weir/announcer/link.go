@@ -81,7 +81,8 @@ func (k *links) tell(e l2.Event) {
 	case l2.TwoOwners:
 		out.Kind, out.Severity, text = event.TwoOwners, event.Warning, "two owners heard: "
 	}
-	out.Text = text + event.Some(names)
+	out.Identity = event.Some(names)
+	out.Text = text + out.Identity
 	if e.Why != "" {
 		out.Text += ": " + e.Why
 	}

@@ -1,12 +1,15 @@
 package announcer
 
 import (
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
+	"github.com/weirlb/weir/cmd/weir/event"
+	"github.com/weirlb/weir/lb/announce/l2"
 )
 
 // Hosts that say they are nodes make one problem, however many they are: a host can forge many.
@@ -26,5 +29,17 @@ func TestProblemsOfLinks(t *testing.T) {
 	all := strings.Join(text, "\n")
 	if len(text) != 2 || !strings.Contains(all, "192.0.2.7 and 2 more") || !strings.Contains(all, "timeout") || !strings.Contains(all, "Address 192.0.2.100: 02:00:00:00:00:66 claims it") {
 		t.Errorf("%s", all)
+	}
+}
+
+// Addresses that a node takes do not replace those that it took before in weir events.
+func TestEventsOfOtherAddressesAreTwo(t *testing.T) {
+	ring := event.NewRing(slog.New(slog.DiscardHandler))
+	k := &links{events: ring}
+	for _, a := range []string{"192.0.2.100", "192.0.2.101", "192.0.2.101"} {
+		k.tell(l2.Event{Kind: l2.Took, Interface: "eth0", Addresses: []netip.Addr{netip.MustParseAddr(a)}})
+	}
+	if list, _ := ring.List(&event.Filter{}); len(list) != 2 || list[0].Text != "took 192.0.2.100" || list[1].Count != 2 {
+		t.Errorf("%+v", list)
 	}
 }

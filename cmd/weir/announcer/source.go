@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -130,7 +131,8 @@ func (a *Announcer) followObjects(ctx context.Context) {
 	for s.settled(ctx) {
 		if text := a.takeListed(); text != "" {
 			a.log.Info("announce: objects of the API server", "taken", text)
-			a.events.Add(event.New{Kind: event.Objects, Text: text, Logged: true})
+			taken, _, _ := strings.Cut(text, notTakenOver)
+			a.events.Add(event.New{Kind: event.Objects, Identity: fmt.Sprint(taken == text), Text: text, Logged: true})
 		}
 	}
 }
@@ -150,6 +152,8 @@ func (a *Announcer) startObjects(s *objectSource, log *slog.Logger) {
 		a.take()
 	}
 }
+
+const notTakenOver = "; not taken over: "
 
 // takeListed takes over objects, Secrets and labels that have changed, and says so, "" without a
 // change. Before all objects are listed nothing is taken: those of before stay. Those of an earlier
@@ -188,7 +192,7 @@ func (a *Announcer) takeListed() (text string) {
 	s.kept.asked = refused == "" && !s.partly // a start would leave out objects with faults
 	text = fmt.Sprintf("%d objects were read: %s are for this node", len(listed), a.objects.counts())
 	if refused != "" {
-		text += "; not taken over: " + refused
+		text += notTakenOver + refused
 	}
 	return text
 }

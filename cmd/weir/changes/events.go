@@ -41,6 +41,12 @@ type endpointChange struct {
 	own     string // not "": the identity of an event of its own, however many there are
 }
 
+// is the state or the change, such as ready or removed.
+func (c *endpointChange) is() string {
+	is, _, _ := strings.Cut(c.text, ",")
+	return is
+}
+
 // NewCause is a cause that is no change of endpoints.
 func NewCause(text string) *Cause { return &Cause{text: text} }
 
@@ -183,28 +189,38 @@ func (t *Teller) Publication(changes *Published, c *Cause, node *topology.Node) 
 	t.tierEvents(changes.tiers, c, node)
 }
 
+// endpointEvents adds those of a Service. A change to another state is no repetition of the one before.
 func (t *Teller) endpointEvents(service string, list []endpointChange) {
-	byKind := map[event.Kind][]endpointChange{}
+	type change struct {
+		kind event.Kind
+		is   string
+	}
+	groups := map[change][]endpointChange{}
+	var order []change
 	for _, c := range list {
 		if c.own != "" {
 			t.Events.Add(event.New{Kind: c.kind, Service: service, Identity: c.own, Text: "endpoint " + c.address + " " + c.text})
 			continue
 		}
-		byKind[c.kind] = append(byKind[c.kind], c)
+		to := change{c.kind, c.is()}
+		if groups[to] == nil {
+			order = append(order, to)
+		}
+		groups[to] = append(groups[to], c)
 	}
-	for kind, list := range byKind {
+	for _, to := range order {
+		list := groups[to]
 		if len(list) > eventsPerUpdate {
 			var names []string
 			for _, c := range list {
-				now, _, _ := strings.Cut(c.text, ",")
-				names = append(names, c.address+" "+now)
+				names = append(names, c.address+" "+to.is)
 			}
-			t.Events.Add(event.New{Kind: kind, Service: service, Identity: "many", Text: fmt.Sprintf("%d endpoints: %s", len(list), event.Some(names))})
+			t.Events.Add(event.New{Kind: to.kind, Service: service, Identity: "many " + to.is, Text: fmt.Sprintf("%d endpoints: %s", len(list), event.Some(names))})
 			continue
 		}
 		for _, c := range list {
 			t.Events.Add(event.New{
-				Kind: kind, Service: service, Identity: c.address,
+				Kind: to.kind, Service: service, Identity: c.address + " " + to.is,
 				Text: fmt.Sprintf("endpoint %s %s; ports %s", c.address, c.text, event.Some(c.ports)),
 			})
 		}
@@ -286,8 +302,7 @@ func scopeOf(list []tierChange) string {
 func (c *Cause) of(service string) string {
 	var names []string
 	for _, e := range c.endpoints[service] {
-		now, _, _ := strings.Cut(e.text, ",")
-		names = append(names, e.address+" "+now)
+		names = append(names, e.address+" "+e.is())
 	}
 	if len(names) == 0 {
 		return c.text

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/weirlb/weir/cmd/weir/endpointhealth"
@@ -34,5 +35,31 @@ func TestHealthOfEachEndpointIsAnEvent(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// An endpoint that becomes ready does not replace the event that it was not, and neither do many.
+func TestOppositeChangesOfEndpointsAreTwoEvents(t *testing.T) {
+	for _, n := range []int{1, eventsPerUpdate + 1} {
+		ring := event.NewRing(slog.New(slog.DiscardHandler))
+		teller := Teller{Events: ring}
+		services := func(ready bool) *discovery.Service {
+			s := &discovery.Service{Name: discovery.ServiceName{Namespace: "ns", Name: "web"}, Ports: []discovery.Port{{Port: 80, Protocol: "TCP"}}}
+			for i := range n {
+				at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)
+				s.Ports[0].Endpoints = append(s.Ports[0].Endpoints, topology.Endpoint{AddrPort: at, Ready: ready, Serving: ready})
+			}
+			return s
+		}
+		for i := range 3 {
+			is := services(i%2 == 1)
+			up := &discovery.Update{Put: []*discovery.Service{is}}
+			before := func(discovery.ServiceName) *discovery.Service { return services(i%2 == 0) }
+			teller.Publication(&Published{}, CauseOf(up, false, before), &topology.Node{})
+		}
+		list, _ := ring.List(&event.Filter{})
+		if len(list) != 2 || !strings.Contains(list[0].Text, " ready") || !strings.Contains(list[1].Text, " not-ready") || list[0].Count != 1 || list[1].Count != 2 {
+			t.Errorf("%d endpoints: %+v", n, list)
+		}
 	}
 }

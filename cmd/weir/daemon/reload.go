@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 
@@ -56,7 +57,7 @@ func (d *Daemon) reloaded(fields []string, refused string) {
 	}
 	d.problems.Set(complaints.Reload, problem.Weir, later...)
 	d.log.Info("reloaded")
-	d.events.Add(event.New{Kind: event.Reload, Text: text, Logged: true})
+	d.events.Add(event.New{Kind: event.Reload, Identity: fmt.Sprint(fields, refused != ""), Text: text, Logged: true})
 }
 
 // takeOverConfiguration takes the reloadable fields of next, and returns the others that differ.
