@@ -28,7 +28,7 @@ func (src *Source) Explain(_ context.Context, query api.ExplainQuery) (api.Strea
 	src.LookForProblems()
 	view := src.frontendView()
 	q.Services = src.services(q.Only)
-	q.View = &view
+	q.View, q.Why = &view, src.why(src.Readiness().Drained)
 	out, err := q.Answer()
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
@@ -151,8 +152,8 @@ func (src *Source) EndpointStates(name string) (api.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	drained := src.Readiness().Drained
-	q := explain.Question{Services: services, Node: src.Node()}
+	r := src.Readiness()
+	q := explain.Question{Services: services, Node: src.Node(), Guard: r.Guard, Why: src.why(r.Drained)}
 	answer, err := q.Answer()
 	if err != nil {
 		return nil, err
@@ -169,13 +170,28 @@ func (src *Source) EndpointStates(name string) (api.Stream, error) {
 			}
 			svc := byName[s.Namespace+"/"+s.Name]
 			for i := range s.Ports {
-				if err := src.writeEndpoints(o, s, svc, &s.Ports[i], drained); err != nil {
+				if err := src.writeEndpoints(o, s, svc, &s.Ports[i], r.Drained); err != nil {
 					return err
 				}
 			}
 		}
 		return o.End()
 	}, nil
+}
+
+// why says what keeps new flows from endpoints beside their conditions, as explain.Question has it.
+func (src *Source) why(drained translate.DrainedSet) func(*discovery.Service, *discovery.Port, netip.AddrPort) string {
+	now := time.Now()
+	return func(svc *discovery.Service, p *discovery.Port, at netip.AddrPort) string {
+		health := src.Monitor.State(svc, p, at)
+		why := endpointhealth.Reason(&health, now)
+		since, is := drained.Since(at)
+		if !is {
+			return why
+		}
+		text := "drained by weir drain" + endpointhealth.Age(&api.EndpointHealth{Since: &since}, now)
+		return strings.TrimSuffix(text+"; "+why, "; ")
+	}
 }
 
 func (src *Source) writeEndpoints(o *api.ObjectWriter, s *explain.Service, svc *discovery.Service, p *explain.Port, drained translate.DrainedSet) error {
@@ -195,12 +211,7 @@ func (src *Source) writeEndpoints(o *api.ObjectWriter, s *explain.Service, svc *
 			if port >= 0 {
 				out.Health = src.Monitor.State(svc, &svc.Ports[port], a)
 			}
-			if why := endpointhealth.Reason(&out.Health, time.Now()); why != "" {
-				out.Reason = why + "; " + out.Reason
-			}
-			if drained.Has(a) {
-				out.Drained, out.Reason = true, "drained by weir drain; "+out.Reason
-			}
+			out.Drained = drained.Has(a)
 			if n, ok := src.LB.Tables().EndpointID(service, p.Port, proto, a); ok {
 				out.Connections, out.Open = src.LB.FlowTable().EndpointFlows(n), src.LB.FlowTable().EndpointOpen(n)
 				out.Attempts = src.Attempts.of(n)

@@ -171,7 +171,7 @@ func (p *patient) drains(ctx context.Context) (translate.DrainedSet, error) {
 	out := translate.DrainedSet{}
 	for _, e := range s.Endpoints {
 		if d, ok := translate.ParseDrained(e.Endpoint); ok {
-			out[d] = struct{}{}
+			out[d] = e.Since
 		}
 	}
 	return out, nil

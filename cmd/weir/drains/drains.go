@@ -59,7 +59,13 @@ func (d *Drains) DrainSelf(undo bool) {
 func (d *Drains) Endpoints() []translate.Drained { return drainedOf(d.endpoints) }
 
 // Set is a set of Endpoints.
-func (d *Drains) Set() translate.DrainedSet { return translate.NewDrainedSet(d.Endpoints()) }
+func (d *Drains) Set() translate.DrainedSet {
+	s := make(translate.DrainedSet, len(d.endpoints))
+	for _, e := range d.endpoints {
+		s[e.Drained] = e.since
+	}
+	return s
+}
 
 func drainedOf(list []drained) (out []translate.Drained) {
 	for _, e := range list {

@@ -214,6 +214,7 @@ func (f *fixture) checkOneFails(t *testing.T, p *checkedPair, six bool) {
 		}
 		return nil
 	}))
+	f.explains(t, "test/"+p.name, bad.String()+`\S* .*fails the health check for \S+: port 8081: HTTP status 503; not ready`)
 	must(t, f.poll(func(context.Context) error {
 		if got := f.serversOf(t, two.at(echoPort, six)); got[bad] > 0 {
 			return fmt.Errorf("new connections to the endpoint that fails: %v", got)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -26,6 +27,18 @@ func (f *fixture) ask(t *testing.T, args ...string) string {
 		t.Fatalf("weir %v: %v\n%s", args, err, &stderr)
 	}
 	return string(out)
+}
+
+// explains waits until weir explain shows a line of a Service that matches.
+func (f *fixture) explains(t *testing.T, service, line string) {
+	t.Helper()
+	want := regexp.MustCompile(line)
+	must(t, f.poll(func(context.Context) error { // the status is 1 with problems
+		if out, _ := f.command("explain", "--service", service, "--admin-socket", f.path("weir.sock")).CombinedOutput(); !want.Match(out) {
+			return fmt.Errorf("no line %s in\n%s", line, out)
+		}
+		return nil
+	}))
 }
 
 // askJSON is ask with -o json.

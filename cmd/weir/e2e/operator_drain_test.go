@@ -83,6 +83,7 @@ func TestWireAnOperatorDrainsAnEndpoint(t *testing.T) {
 	if marked != 2 { // of TCP and of UDP
 		t.Errorf("%d endpoints are shown as drained: %+v", marked, l.Endpoints)
 	}
+	f.explains(t, "test/two", drained.String()+` .*drained by weir drain for \S+; terminating and serving: not used`)
 	said, err := f.admin.Trace(context.Background(), &api.TraceQuery{Protocol: "TCP", TTL: 64,
 		Source: netip.AddrPortFrom(before.LocalAddr().(*net.TCPAddr).AddrPort().Addr(), 9), Destination: two.at(echoPort, false)})
 	if err != nil || said.Choice == nil || len(said.Choice.Candidates) != 1 {

@@ -89,12 +89,13 @@ type Endpoint struct {
 	Used bool `json:"-"`
 	// LocalReason is the Local policy's, where both policies are in use.
 	LocalReason string `json:"localReason,omitempty"`
+	own         string // before Reason: what the node itself has against it
 }
 
 // ClientsReason is the reason for Used.
 func (p *Port) ClientsReason(e *Endpoint) string {
 	if p.Policy == "Local" && e.LocalReason != "" {
-		return e.LocalReason
+		return e.own + e.LocalReason
 	}
 	return e.Reason
 }

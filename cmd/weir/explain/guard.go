@@ -2,37 +2,58 @@ package explain
 
 import (
 	"cmp"
-	"net/netip"
+	"strings"
 
+	"github.com/weirlb/weir/cmd/weir/translate"
 	"github.com/weirlb/weir/discovery"
 )
 
-// refusals gives the endpoints that the node refuses the reason. of is what svc explains, nil for
-// a Service that is not valid.
-func (v *View) refusals(svc *Service, of *discovery.Service) {
-	loops := map[string]string{}
-	if of != nil {
-		own := v.Guard.Frontends(of)
-		for i := range of.Ports {
-			for j := range of.Ports[i].Endpoints {
-				e := &of.Ports[i].Endpoints[j]
-				if why := own.Refuses(e, of.Ports[i].Protocol); why != "" {
-					loops[of.Ports[i].Protocol+e.AddrPort.String()] = why
-				}
+// reasons gives the endpoints of a Service the reasons of the node itself. A state that it has nothing to do with
+// is that of the slice.
+func (q *Question) reasons(out *Service, svc *discovery.Service) {
+	guard := q.Guard
+	if q.View != nil {
+		guard = &q.View.Guard
+	}
+	by := "EndpointSlice"
+	if svc.Mirrored {
+		by = "Endpoints object"
+	}
+	for i := range out.Ports { // those of svc, with its endpoints
+		p := &svc.Ports[i]
+		for j := range out.Ports[i].Detail {
+			at, e := p.Endpoints[j].AddrPort, &out.Ports[i].Detail[j]
+			why := ""
+			if q.Why != nil {
+				why = q.Why(svc, p, at)
+			}
+			if why != "" {
+				e.own, e.Reason = why+"; ", why+"; "+e.Reason
+				continue
+			}
+			for _, reason := range []*string{&e.Reason, &e.LocalReason} {
+				*reason = strings.Replace(*reason, notReady, notReady+" by its "+by, 1)
 			}
 		}
 	}
+	if guard != nil {
+		refusals(guard, out, svc)
+	}
+}
+
+// notReady is the reason of topology.Explain.
+const notReady = "not ready"
+
+// refusals gives the endpoints that the node refuses the reason. of is what svc explains.
+func refusals(guard *translate.Guard, svc *Service, of *discovery.Service) {
+	own := guard.Frontends(of)
 	for i := range svc.Ports {
+		p := &of.Ports[i]
 		for j := range svc.Ports[i].Detail {
-			e := &svc.Ports[i].Detail[j]
-			a, err := netip.ParseAddrPort(e.Address)
-			refused := v.Guard.Refuses(a)
-			if of != nil {
-				refused = v.Guard.RefusesEndpoint(of, a)
-			}
-			why := cmp.Or(refused, loops[svc.Ports[i].Protocol+e.Address])
-			if err == nil && why != "" {
-				e.Reason, e.LocalReason = "refused: "+why, ""
+			e := &p.Endpoints[j]
+			if why := cmp.Or(guard.RefusesEndpoint(of, e.AddrPort), own.Refuses(e, p.Protocol)); why != "" {
+				d := &svc.Ports[i].Detail[j]
+				d.Reason, d.LocalReason = "refused: "+why, ""
 			}
 		}
 	}

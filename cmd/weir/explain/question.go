@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -21,6 +22,9 @@ type Question struct {
 	Change   *Change                // to imagine; nil: none
 	Report   *manifest.Report       // of the manifests; nil: there are none
 	View     *View                  // nil: frontends and problems are left out
+	Guard    *translate.Guard       // without a View; nil: it refuses no endpoint
+	// Why says what the node itself has against an endpoint, "" for nothing; nil: nothing is known.
+	Why func(*discovery.Service, *discovery.Port, netip.AddrPort) string
 }
 
 // Parse reads a query of the admin socket into the Question.
@@ -130,6 +134,9 @@ func (q *Question) explain(s subject, faults, warnings []string) *Service {
 	if s.svc != nil {
 		out = buildService(s.svc, q.Node)
 	}
+	if s.svc != nil {
+		q.reasons(&out, s.svc)
+	}
 	out.Errors = append(out.Errors, faults...)
 	out.Warnings = slices.Concat(out.Warnings, warnings)
 	if q.Change != nil {
@@ -139,7 +146,6 @@ func (q *Question) explain(s subject, faults, warnings []string) *Service {
 	}
 	if q.View != nil {
 		out.Problems = q.View.Problems(problem.Service(out.Namespace, out.Name))
-		q.View.refusals(&out, s.svc)
 		if s.svc != nil {
 			out.Frontends = q.View.frontends(s.svc)
 		}

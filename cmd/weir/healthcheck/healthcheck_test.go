@@ -264,7 +264,7 @@ func TestChecksDoNotCountDrainedEndpoints(t *testing.T) {
 		set := translate.DrainedSet{}
 		for _, a := range addrs {
 			d, _ := translate.ParseDrained(a)
-			set[d] = struct{}{}
+			set[d] = time.Time{}
 		}
 		c.SetReadiness(&translate.Readiness{Drained: set})
 	}

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/weirlb/weir/discovery"
 )
@@ -32,26 +33,34 @@ func (d Drained) String() string {
 
 // DrainedSet is a set of endpoints that are drained. It may be large, and so is the number of
 // endpoints that are looked up in it.
-type DrainedSet map[Drained]struct{}
+type DrainedSet map[Drained]time.Time
 
 // NewDrainedSet returns the set of a list.
 func NewDrainedSet(list []Drained) DrainedSet {
 	s := make(DrainedSet, len(list))
 	for _, d := range list {
-		s[d] = struct{}{}
+		s[d] = time.Time{}
 	}
 	return s
 }
 
 // Has reports whether the set names an endpoint.
 func (s DrainedSet) Has(a netip.AddrPort) bool {
+	_, is := s.Since(a)
+	return is
+}
+
+// Since is since when an endpoint is drained that the set names; zero: it is not known.
+func (s DrainedSet) Since(a netip.AddrPort) (since time.Time, is bool) {
 	if len(s) == 0 {
-		return false
+		return since, false
 	}
 	addr := a.Addr().Unmap()
-	_, port := s[Drained{addr, a.Port()}]
-	_, all := s[Drained{Addr: addr}]
-	return port || all
+	if since, is = s[Drained{addr, a.Port()}]; is {
+		return since, true
+	}
+	since, is = s[Drained{Addr: addr}]
+	return since, is
 }
 
 // lists reports whether a Service lists an endpoint that is named.
@@ -82,8 +91,8 @@ func (t *Translator) Listed(set DrainedSet) DrainedSet {
 				a := e.svc.Ports[i].Endpoints[j].AddrPort
 				addr := a.Addr().Unmap()
 				for _, d := range [2]Drained{{addr, a.Port()}, {Addr: addr}} {
-					if _, ok := set[d]; ok {
-						out[d] = struct{}{}
+					if since, ok := set[d]; ok {
+						out[d] = since
 					}
 				}
 			}
@@ -98,12 +107,12 @@ func (t *Translator) SetDrained(list []Drained) Batch {
 	now, changed := NewDrainedSet(list), DrainedSet{}
 	for d := range t.drained {
 		if _, ok := now[d]; !ok {
-			changed[d] = struct{}{}
+			changed[d] = time.Time{}
 		}
 	}
 	for d := range now {
 		if _, ok := t.drained[d]; !ok {
-			changed[d] = struct{}{}
+			changed[d] = time.Time{}
 		}
 	}
 	t.drained = now
