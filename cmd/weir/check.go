@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirlb/weir/cmd/weir/announcer"
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/denylists"
 	"github.com/weirlb/weir/cmd/weir/hostcheck"
@@ -102,6 +103,23 @@ func checkDenyLists(w io.Writer, cfg *config.Configuration, say func(error)) {
 	}
 }
 
+// checkNetwork notes that the running Weir is in another network namespace: what is said of interfaces is of
+// this one.
+func checkNetwork(w io.Writer, cfg *config.Configuration) {
+	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
+	defer cancel()
+	s, err := api.NewClient(cfg.Admin.Socket).Status(ctx)
+	if err != nil {
+		return // none runs, or it may not be asked
+	}
+	if err := hostcheck.SameNetwork(s.PID, "weir check"); err != nil {
+		fmt.Fprintf(w, "note\tnetwork namespace\t%v\n", err)
+	}
+}
+
+// answerWithin is how long a running Weir may take to answer.
+const answerWithin = 2 * time.Second
+
 // objectsWithin is how long the API server may take for the objects of the announcement.
 const objectsWithin = 15 * time.Second
 
@@ -128,6 +146,7 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	for _, s := range cfg.Selections() {
 		fmt.Fprintf(t, "ok\t%s\t%s: %s\n", s.Path, s.By, strings.Join(s.Names, ", "))
 	}
+	checkNetwork(t, cfg)
 	checkDenyLists(t, cfg, say)
 	ctx, cancel := context.WithTimeout(context.Background(), objectsWithin)
 	defer cancel()

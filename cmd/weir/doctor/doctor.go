@@ -99,8 +99,8 @@ func admit(ctx context.Context, load loader, client *api.Client) (*patient, erro
 	if err := p.ask(ctx); err != nil {
 		return nil, err
 	}
-	if p.status != nil && commandLine(p.status.PID) != nil {
-		if err := sameNetwork("/proc", "/run/netns", p.status.PID); err != nil {
+	if p.status != nil {
+		if err := hostcheck.SameNetwork(p.status.PID, "weir doctor"); err != nil {
 			return nil, err
 		}
 	}
@@ -121,7 +121,7 @@ func examine(ctx context.Context, load loader, client *api.Client) (*Report, err
 	if p.status != nil {
 		p.running()
 		pid := p.status.PID
-		if commandLine(pid) == nil {
+		if hostcheck.CommandLine(pid) == nil {
 			pid = 0
 		}
 		p.takeHostFindings(hostcheck.CheckBeside(p.cfg, pid))

@@ -4,19 +4,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/config"
+	"github.com/weirlb/weir/cmd/weir/hostcheck"
 )
 
 // ofProcess loads the configuration of the running Weir, by the flags of its process. Where
 // these cannot be read, as from another PID namespace, the interfaces are those of the status.
 func ofProcess(s *api.Status) (*config.Configuration, error) {
 	dir := fmt.Sprintf("/proc/%d", s.PID)
-	if args := commandLine(s.PID); args != nil {
+	if args := hostcheck.CommandLine(s.PID); args != nil {
 		fs := pflag.NewFlagSet("weir run", pflag.ContinueOnError)
 		fs.ParseErrorsAllowlist.UnknownFlags = true // weir run has others, too
 		flags := config.AddFlags(fs)
@@ -35,17 +35,6 @@ func ofProcess(s *api.Status) (*config.Configuration, error) {
 		return cfg, err
 	}
 	return ofStatus(s), nil
-}
-
-// commandLine is that of a process of weir run, nil where the number is another process's: the
-// status has the number in the PID namespace of the daemon.
-func commandLine(pid int) []string {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	args := strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00")
-	if err != nil || len(args) < 2 || args[1] != "run" {
-		return nil
-	}
-	return args
 }
 
 // ofStatus is a configuration with the interfaces of the running Weir.

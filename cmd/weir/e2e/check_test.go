@@ -24,6 +24,18 @@ func (f *fixture) inEdge(t *testing.T, cmd *exec.Cmd) (stdout, stderr string, ex
 	return out.String(), errs.String(), exit
 }
 
+// weir check looks at the network namespace that it runs in, and says so where Weir runs in another.
+func TestWireCheckInAnotherNetworkNamespace(t *testing.T) {
+	f := ownFixture(t, options{services: []service{toAttached}})
+	const note = "runs in another network namespace than this command: run it there, by "
+	if out, _ := f.command("check", "--config", f.path("config.yaml")).Output(); !strings.Contains(string(out), note) || !strings.Contains(string(out), " weir check\n") {
+		t.Errorf("in another namespace:\n%s", out)
+	}
+	if out, _, _ := f.check(t); strings.Contains(out, note) {
+		t.Errorf("in its own:\n%s", out)
+	}
+}
+
 // weir check refuses an interface that weir run refuses, and names the interface to attach
 // instead.
 func TestWireCheckRefusesABridge(t *testing.T) {

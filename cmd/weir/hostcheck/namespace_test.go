@@ -1,4 +1,4 @@
-package doctor
+package hostcheck
 
 import (
 	"os"
@@ -36,7 +36,7 @@ func TestAnotherNetworkNamespaceIsRefused(t *testing.T) {
 	file(filepath.Join(named, "lan"))
 
 	for pid, want := range map[int]string{7: "ip netns exec edge weir doctor", 8: "nsenter --net=" + other + " weir doctor", 9: "", 10: ""} {
-		switch err := sameNetwork(proc, named, pid); {
+		switch err := sameNetwork(proc, named, pid, "weir doctor"); {
 		case want == "" && err != nil:
 			t.Errorf("process %d: %v", pid, err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
