@@ -79,6 +79,9 @@ func (c *claims) unprogrammed() string {
 	return ""
 }
 
+// NoEndpoint is the detail of NotServed where other nodes have no endpoints either, or may not announce them.
+const NoEndpoint = "no Service on it has an endpoint"
+
 // unserved says why a new connection would get no endpoint, "" if it would.
 func (c *claims) unserved() (detail string, anywhere bool) {
 	type service struct{ here, elsewhere bool }
@@ -108,7 +111,7 @@ func (c *claims) unserved() (detail string, anywhere bool) {
 	case away != "":
 		return fmt.Sprintf("Service %s has endpoints on other nodes only", away), anywhere
 	case !here:
-		return "no Service on it has an endpoint", anywhere
+		return NoEndpoint, anywhere
 	}
 	return "", anywhere
 }

@@ -21,6 +21,8 @@ const (
 	// reclaimFor is how long a node that may own an address takes back its own after the end of a drain:
 	// until then they have settled.
 	reclaimFor = 15 * time.Second
+	// unansweredFor is how long no node may answer for an address before that is a problem: another takes over.
+	unansweredFor = 10 * time.Second
 	// rivalFor is how long another host that claims an address is a problem.
 	rivalFor = 5 * time.Minute
 )
@@ -34,6 +36,8 @@ type links struct {
 	key     bool
 	events  *event.Ring
 	ran     chan time.Time // of l2.Config.Ran
+	// unanswered is since when no node answers for addresses; of Problems.
+	unanswered map[netip.Addr]time.Time
 }
 
 // newLinks starts the announcement on links; nil where none is asked for.

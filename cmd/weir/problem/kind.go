@@ -98,7 +98,7 @@ var Kinds = []Description{
 	{Drained, Warning, false, false, "The operator drains the node or endpoints by `weir drain`."},
 	{PeerDown, Error, false, false, "The BGP session with a router is down: it has no routes of this node."},
 	{AddressClaimed, Error, false, false, "Another host on the link claims an address that this node announces, or would, by ARP or neighbor discovery."},
-	{NotAnnounced, Warning, false, false, "An address is not announced to routers: as many are as `announce.maxAddresses` allows, or the speaker refuses it."},
+	{NotAnnounced, Warning, false, false, "No node on the LAN answers for an address, or it is not announced to routers: as many are as `announce.maxAddresses` allows, or the speaker refuses it."},
 	{InterfaceGone, Error, false, false, "A configured interface is missing, not attached, down or without carrier."},
 	{InterfaceWarning, Warning, false, false, "An interface is limited: a slower mode, fewer queues."},
 	{InterfaceNote, Note, false, false, "Offloads of an interface are switched off while Weir is attached."},

@@ -2,6 +2,7 @@ package lan
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/patience"
 )
@@ -140,6 +142,12 @@ func TestWireAddressOfAnotherHost(t *testing.T) {
 		b.until("the address is known to be in use", func() bool {
 			x := n.l2of(a)
 			return x != nil && x.State == "ineligible" && strings.Contains(x.Reason, "another host has the address")
+		})
+		b.until("weir status tells that no node answers, and why", func() bool {
+			s, err := n.status()
+			return err == nil && slices.ContainsFunc(s.Problems, func(p problem.Problem) bool {
+				return p.Kind == problem.NotAnnounced && strings.HasPrefix(p.Reason, "no node on the LAN answers for "+a.String()) && strings.Contains(p.Reason, "another host has the address")
+			})
 		})
 	}
 	must(t, b.Server.RemoveAddr("eth0", netip.PrefixFrom(a, 24)))
