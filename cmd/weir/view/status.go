@@ -123,7 +123,7 @@ func renderInterfaces(b *strings.Builder, s *api.Status) {
 	}
 	t.Flush()
 	for _, i := range s.Interfaces {
-		if i.Repeated != nil && i.HookReason != "" {
+		if i.HookReason != "" {
 			fmt.Fprintf(b, "Hook %s of %s: %s\n", i.Hook, i.Name, printable(i.HookReason))
 		}
 	}

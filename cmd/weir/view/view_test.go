@@ -156,3 +156,21 @@ func TestMeanTimeHasTwoDigits(t *testing.T) {
 		}
 	}
 }
+
+// The reason of a hook is shown also where the kernel forwards no flows, which may be the reason.
+func TestEachHookHasAReason(t *testing.T) {
+	s := exampleStatus(t)
+	for _, i := range []api.Interface{
+		{Name: "eth0", Hook: "xdp", HookReason: "tcx: the kernel forwards no flows: off"},
+		{Name: "eth0", Hook: "tcx", HookReason: "a veth keeps segmentation offload", Repeated: &api.Repeated{}},
+	} {
+		var b strings.Builder
+		s.Interfaces = []api.Interface{i}
+		if err := Status(&b, s, nil); err != nil {
+			t.Fatal(err)
+		}
+		if want := "Hook " + i.Hook + " of eth0: " + i.HookReason + "\n"; !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, &b)
+		}
+	}
+}
