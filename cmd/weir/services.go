@@ -136,13 +136,23 @@ func newEndpoints() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "endpoints [NAMESPACE/NAME]",
 		Short: "Show endpoints with state, reason and connections",
-		Long: `Shows every endpoint of the Services of the running Weir: node, zone and state,
-the traffic policy for clients from outside and whether it gets their new flows here
-and why, the connections of this node to it, and how attempts to connect have fared:
-answered, refused (RST, or ICMP of the endpoint) or unanswered (the client sent the SYN
-again after a second, or no route or next hop led there).`,
+		Long: `Shows every endpoint of the Services of the running Weir, used or not.
+
+STATE is that of the EndpointSlice, health checks and drains together: ready; terminating,
+which gets new flows while no endpoint is ready; terminated; or not-ready.
+HEALTH is what this node has found out, and since when: passing or failing by the health
+check of the Service, with the latency of the last probe; ejected, since connections
+failed; or unchecked.
+USED says whether it gets new flows of clients from outside here, by the traffic policy
+in POLICY, and REASON why.
+CONNECTIONS are those of this node to it, OPEN those that are open.
+ANSWERED, REFUSED (RST, or ICMP of the endpoint) and UNANSWERED (the client sent the SYN
+again after a second, or no route or next hop led there) count attempts to connect.`,
 		Example: `  weir endpoints
-  weir endpoints default/web -o json | jq '.endpoints[] | select(.used)'`,
+  weir endpoints default/web
+  weir endpoints default/web -o json | jq '.endpoints[] | select(.used)'
+  weir endpoints -o json | jq -r '.endpoints[] | select(.state != "ready") | .address + " " + .reason'
+  weir endpoints -o json | jq '.endpoints[] | select(.health.state == "ejected")'`,
 		Args: atMostOne("Service"), ValidArgsFunction: completeServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			json, err := asJSON(cmd, output)
