@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,6 +88,15 @@ func (p *patient) add(v Verdict, subject, format string, args ...any) *Finding {
 	return p.report.add(v, subject, format, args...)
 }
 
+// look has look add findings, and without any but OK adds one that says what it has looked at.
+func (p *patient) look(subject string, look func(), format string, args ...any) {
+	before := len(p.report.Findings)
+	look()
+	if !slices.ContainsFunc(p.report.Findings[before:], func(f Finding) bool { return f.Verdict != OK }) {
+		p.add(OK, subject, format, args...)
+	}
+}
+
 // mend adds the command that mends a finding.
 func (f *Finding) mend(format string, args ...any) { f.Mend = fmt.Sprintf(format, args...) }
 
@@ -129,8 +139,8 @@ func examine(ctx context.Context, load loader, client *api.Client) (*Report, err
 		p.takeHostFindings(hostcheck.Check(p.cfg))
 	}
 	p.frontendsOf(ctx)
-	p.firewall()
-	p.offloads()
+	p.look("firewall", p.firewall, "no rule is void for the packets to %d frontends", len(p.frontends))
+	p.look("offloads", p.offloads, "none changes packets to %s before Weir has them", cmp.Or(strings.Join(p.attached(), ", "), "no interface"))
 	p.queues()
 	p.interrupts()
 	p.hugePages()
@@ -180,23 +190,28 @@ func (p *patient) configure(load loader) {
 	cfg, err := load(p.status)
 	if cfg != nil {
 		p.cfg = cfg
-		found := true // the interfaces of the next start
-		for _, e := range config.Judge(cfg, err, config.SystemHost()) {
-			found = found && !strings.HasPrefix(e.Path, "interfaces")
-			where := e.Path
-			if e.Origin != "" {
-				where = e.Origin + ": " + e.Path
-			}
-			p.add(Fault, "configuration", "%s: %s", where, e.Msg).Mend = e.Mend
-		}
-		if found {
-			p.nextInterfaces()
-		}
+		p.look("configuration", func() { p.judge(err) }, "it is valid")
 		return
 	}
 	p.add(Fault, "configuration", "%v", err)
 	// The machine can still be examined, by defaults.
 	p.cfg = config.Default()
+}
+
+// judge judges the configuration. err is that of loading it.
+func (p *patient) judge(err error) {
+	found := true // the interfaces of the next start
+	for _, e := range config.Judge(p.cfg, err, config.SystemHost()) {
+		found = found && !strings.HasPrefix(e.Path, "interfaces")
+		where := e.Path
+		if e.Origin != "" {
+			where = e.Origin + ": " + e.Path
+		}
+		p.add(Fault, "configuration", "%s: %s", where, e.Msg).Mend = e.Mend
+	}
+	if found {
+		p.nextInterfaces()
+	}
 }
 
 // ofLevel are the verdicts on findings of weir check.
@@ -225,6 +240,12 @@ func (p *patient) running() {
 	case api.Draining:
 		f.Verdict, f.Fact = Warning, "it is draining"
 	}
+	p.look("problems", p.problems, "the running Weir has none but notes")
+}
+
+// problems are those of the running Weir.
+func (p *patient) problems() {
+	s := p.status
 	for i := range s.Problems {
 		if pr := &s.Problems[i]; pr.Severity != problem.Note {
 			p.add(ofSeverity[pr.Severity], pr.Object, "%s", pr.Line())

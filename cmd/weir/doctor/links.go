@@ -35,11 +35,17 @@ func (p lans) examine() {
 		if err != nil {
 			continue // told by hostcheck
 		}
-		p.linkRoute(l)
-		p.otherLinks(l)
-		p.heldAddresses(l)
-		p.rivals(l)
-		p.askHosts(l)
+		served, owned := len(p.servedOn(name)), 0
+		if p.status != nil && p.status.Announce != nil {
+			owned = len(p.ownedOn(name, func(netip.Addr) bool { return true }))
+		}
+		p.look("interface "+name, func() {
+			p.linkRoute(l)
+			p.otherLinks(l)
+			p.heldAddresses(l)
+			p.rivals(l)
+			p.askHosts(l)
+		}, "%d addresses of frontends are in its subnets, and this node owns %d: neither the kernel nor an endpoint answers for them beside the owner", served, owned)
 	}
 }
 
@@ -104,6 +110,28 @@ func (p lans) otherLinks(l netlink.Link) {
 	}
 }
 
+// servedOn are the addresses of frontends in the subnets of an interface.
+func (p lans) servedOn(name string) map[netip.Addr]bool {
+	out, subnets := map[netip.Addr]bool{}, l2.Subnets(name)
+	for i := range p.frontends {
+		if ap, err := p.frontends[i].First(); err == nil && l2.Holds(subnets, ap.Addr()) {
+			out[ap.Addr()] = true
+		}
+	}
+	return out
+}
+
+// ownedOn are the addresses that this node owns on an interface. Preconditions: the status has Announce.
+func (p lans) ownedOn(name string, of func(netip.Addr) bool) (list []netip.Addr) {
+	for i := range p.status.Announce.Addresses {
+		x := &p.status.Announce.Addresses[i]
+		if x.L2 != nil && x.L2.State == string(l2.Owner) && x.L2.Interface == name && of(x.Address) {
+			list = append(list, x.Address)
+		}
+	}
+	return list
+}
+
 // heldAddresses looks for addresses of frontends that the kernel has: it answers for them, beside the owner.
 func (p lans) heldAddresses(l netlink.Link) {
 	name := l.Attrs().Name
@@ -111,12 +139,7 @@ func (p lans) heldAddresses(l netlink.Link) {
 	if err != nil {
 		return
 	}
-	served := map[netip.Addr]bool{}
-	for i := range p.frontends {
-		if ap, err := p.frontends[i].First(); err == nil && l2.Holds(l2.Subnets(name), ap.Addr()) {
-			served[ap.Addr()] = true
-		}
-	}
+	served := p.servedOn(name)
 	answered, silent := map[string][]netip.Addr{}, map[string][]netip.Addr{} // by the interface that has them
 	for _, h := range holders {
 		a, _ := netip.AddrFromSlice(h.IP)
@@ -195,15 +218,9 @@ func (p lans) askHosts(l netlink.Link) {
 		name   string
 	}{{netlink.FAMILY_V4, "ARP"}, {netlink.FAMILY_V6, "neighbor discovery"}} {
 		is4 := family.number == netlink.FAMILY_V4
-		var owned []netip.Addr
-		for i := range p.status.Announce.Addresses {
-			x := &p.status.Announce.Addresses[i]
-			if x.L2 != nil && x.L2.State == string(l2.Owner) && x.L2.Interface == name && x.Address.Is4() == is4 && len(owned) < ownedAtMost {
-				owned = append(owned, x.Address)
-			}
-		}
+		owned := p.ownedOn(name, func(a netip.Addr) bool { return a.Is4() == is4 })
 		if len(owned) > 0 {
-			p.askAs(l, family.number, family.name, owned)
+			p.askAs(l, family.number, family.name, owned[:min(len(owned), ownedAtMost)])
 		}
 	}
 }

@@ -133,7 +133,8 @@ func TestWireLinksOfAnnouncedAddresses(t *testing.T) {
 		}
 	}
 	const passes = "ok interface eth0: hosts answer ARP to 10.70.0.100, which this node owns | \n" +
-		"ok interface eth0: hosts answer neighbor discovery to fd70::64, which this node owns | \n"
+		"ok interface eth0: hosts answer neighbor discovery to fd70::64, which this node owns | \n" +
+		"ok interface eth0: 2 addresses of frontends are in its subnets, and this node owns 2: neither the kernel nor an endpoint answers for them beside the owner | \n"
 	until("a sound link", "", passes)
 	filter := func(rule string) string {
 		return "nft 'add table bridge s; add chain bridge s f { type filter hook forward priority 0; }; add rule bridge s f " + rule + " drop'"

@@ -169,6 +169,11 @@ func TestWireDoctorWithoutFlags(t *testing.T) {
 	if exit != 0 || !r.Running || r.Node != "edge-1" || !slices.ContainsFunc(r.Findings, path) {
 		t.Errorf("exit status %d: %+v", exit, r)
 	}
+	for _, subject := range []string{"configuration", "firewall", "offloads"} { // where all is well, too
+		if !slices.ContainsFunc(r.Findings, func(x doctor.Finding) bool { return x.Subject == subject }) {
+			t.Errorf("%s leaves no finding: %+v", subject, r.Findings)
+		}
+	}
 	must(t, f.weir.Stop(within))
 	stdout, stderr, exit := f.inEdge(t, f.command("doctor", "--config", f.path("config.yaml")))
 	if exit != 0 || !strings.Contains(stdout, "no Weir is running") {
