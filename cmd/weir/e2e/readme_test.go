@@ -19,6 +19,43 @@ import (
 // The commands of the quick start without a cluster in README.md, run one after the
 // other, print the output that stands there.
 func TestWireReadmeQuickStart(t *testing.T) {
+	section := quickStart(t)
+	dir, out, err := runQuickStart(t, "set -euo pipefail\n"+strings.Join(blocks(section, "sh"), ""))
+	if err != nil {
+		log, _ := os.ReadFile(filepath.Join(dir, "lab", "weir.log"))
+		t.Fatalf("%v\n%s\nlab/weir.log:\n%s", err, out, log)
+	}
+
+	shown := blocks(section, "text")
+	if len(shown) == 0 {
+		t.Error("README.md shows no output")
+	}
+	for _, want := range append(shown, "\nweb-2\n", "Serving     1 Service, 1 frontend") {
+		if !strings.Contains(out, want) {
+			t.Errorf("the output lacks\n%s\nin\n%s", want, out)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "lab")); err == nil {
+		t.Error("the lab was not removed")
+	}
+}
+
+// Where weir run fails, the quick start ends with the error.
+func TestWireReadmeQuickStartFails(t *testing.T) {
+	script := strings.Join(blocks(quickStart(t), "sh"), "")
+	wrong := strings.Replace(script, "--interface eth0", "--interface absent0", 1)
+	if wrong == script {
+		t.Fatal("the quick start names no interface")
+	}
+	_, out, err := runQuickStart(t, wrong)
+	if err != nil || !strings.Contains(out, "absent0") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// quickStart is that without a cluster in README.md.
+func quickStart(t *testing.T) string {
+	t.Helper()
 	labtest.Require(t)
 	requirePrograms(t, "ip", "curl", "python3")
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
@@ -30,45 +67,30 @@ func TestWireReadmeQuickStart(t *testing.T) {
 	if !ok || !ok2 {
 		t.Fatal("README.md has no quick start without a cluster")
 	}
+	return section
+}
 
-	dir := t.TempDir()
+// runQuickStart runs the commands in a directory with bin/weir.
+func runQuickStart(t *testing.T, commands string) (dir, out string, err error) {
+	t.Helper()
+	dir = t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(weirtest.Binary(t), filepath.Join(dir, "bin", "weir")); err != nil {
 		t.Fatal(err)
 	}
-
 	// In namespaces of mounts and processes: the names of network namespaces and
 	// /run/weir are private, and every process ends with the shell.
-	script := "set -euo pipefail\nmount --make-rprivate /\nmount -t tmpfs tmpfs /run\nmount -t proc proc /proc\n"
-	for _, b := range blocks(section, "sh") {
-		script += b
-	}
+	script := "mount --make-rprivate /\nmount -t tmpfs tmpfs /run\nmount -t proc proc /proc\n" + commands
 	ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-c", script)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "no_proxy=*")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		log, _ := os.ReadFile(filepath.Join(dir, "lab", "weir.log"))
-		t.Fatalf("%v\n%s\nlab/weir.log:\n%s", err, out, log)
-	}
-
-	shown := blocks(section, "text")
-	if len(shown) == 0 {
-		t.Error("README.md shows no output")
-	}
-	for _, want := range append(shown, "\nweb-2\n", "Serving     1 Service, 1 frontend") {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("the output lacks\n%s\nin\n%s", want, out)
-		}
-	}
-	if _, err := os.Stat(filepath.Join(dir, "lab")); err == nil {
-		t.Error("the lab was not removed")
-	}
+	text, err := cmd.CombinedOutput()
+	return dir, string(text), err
 }
 
 // blocks returns the fenced code blocks of a language in a Markdown text.
