@@ -177,6 +177,9 @@ func (c *controller) lead(ctx context.Context) error {
 	if c.o.Gateways {
 		work.Go(func() {
 			o := gateways.Config{Client: c.client, Services: k.services, Namespaces: k.namespaces, Class: c.o.Class, Log: c.log}
+			if c.o.Lease != "" {
+				o.Installation = c.o.Namespace + "/" + c.o.Lease
+			}
 			if err := gateways.Run(ctx, o); err != nil {
 				c.log.Error("gateways are not served", "err", err)
 			}

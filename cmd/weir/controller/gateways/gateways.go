@@ -34,7 +34,10 @@ type Config struct {
 	// Services and Namespaces are caches that run and are complete.
 	Services, Namespaces cache.SharedIndexInformer
 	Class                string // spec.loadBalancerClass of the Services
-	Log                  *slog.Logger
+	// Installation names the controllers of which one serves, "" if that is not known. Others may serve Gateways
+	// with another Class.
+	Installation string
+	Log          *slog.Logger
 }
 
 // keeper keeps the objects of Gateways as they should be.

@@ -74,7 +74,7 @@ func (r *retries) makeAnew(object string, now time.Time, remove func() error) er
 	return err
 }
 
-var errClass = errors.New("made anew by another controller, which has another --class: it is left as it is")
+var errClass = errors.New("of another controller, which has another --class: it is left as it is")
 
 // makeClass is makeAnew of an object that has another load balancer class. One that was made anew for it, and
 // has another class again, is that of a controller that does the same: it is left alone while it is so.

@@ -157,8 +157,11 @@ func (k *keeper) services(ctx context.Context, r *gateway.Result) {
 func (k *keeper) service(ctx context.Context, s *corev1.Service) error {
 	client, old := k.cfg.Client.Services(s.Namespace), named[*corev1.Service](k.cfg.Services, key(s))
 	if old == nil {
-		_, err := client.Create(ctx, s)
+		_, err := client.Create(ctx, k.marked(s))
 		return err
+	}
+	if of := old.Annotations[annotationInstallation]; hasOtherClass(old, s) && of != "" && k.cfg.Installation != "" && of != k.cfg.Installation {
+		return errClass
 	}
 	next, changed := changedService(old, s)
 	switch {
@@ -174,6 +177,20 @@ func (k *keeper) service(ctx context.Context, s *corev1.Service) error {
 	}
 	_, err := client.Update(ctx, next)
 	return err
+}
+
+// annotationInstallation has Config.Installation of the controller that made a Service. It stays: controllers with the
+// same class would write it in turn.
+const annotationInstallation = gateway.ManagedBy + "/installation"
+
+// marked is a new Service with the installation that makes it.
+func (k *keeper) marked(s *corev1.Service) *corev1.Service {
+	if k.cfg.Installation == "" {
+		return s
+	}
+	s = s.DeepCopy()
+	set(&s.Annotations, map[string]string{annotationInstallation: k.cfg.Installation})
+	return s
 }
 
 // generated reports whether a Service is that of a Gateway.

@@ -159,6 +159,29 @@ func TestAServiceOfAnotherClassIsMadeAnewOnce(t *testing.T) {
 	}
 }
 
+// A controller that starts leaves the Service of another installation with another class, and makes the Service anew
+// that its own has made with the class of before.
+func TestAServiceOfAnotherInstallationStays(t *testing.T) {
+	for made, deleted := range map[string]int{"one/weir": 0, "two/weir": 1, "": 1} {
+		w := newWrites(t)
+		w.cfg.Installation = "two/weir"
+		old := serviceOf("edge", "theirs")
+		if made != "" {
+			old.Annotations = map[string]string{annotationInstallation: made}
+		}
+		w.is(t, w.cfg.Services, old)
+		w.services(t.Context(), &gateway.Result{Services: []*corev1.Service{serviceOf("edge", "ours")}})
+		if got := w.sent(http.MethodDelete); len(got) != deleted || len(w.failed) > 0 {
+			t.Errorf("made by %q: deleted %s, %s", made, got, w.failed)
+		}
+	}
+	w := newWrites(t)
+	w.cfg.Installation = "two/weir"
+	if s := w.marked(serviceOf("edge", "ours")); s.Annotations[annotationInstallation] != "two/weir" {
+		t.Errorf("a new Service has annotations %v", s.Annotations)
+	}
+}
+
 // A Service that has no cluster IP is made anew once a minute.
 func TestAServiceIsMadeAnewOnceAMinute(t *testing.T) {
 	w, now := newWrites(t), time.Now()
