@@ -58,7 +58,6 @@ func TestDecodingGrowsInProportionToTheObjects(t *testing.T) {
 		"unknown fields":            one("BGPPeer", `%s`, func(i int) string { return fmt.Sprintf(`"f%d":1`, i) }),
 	} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
 			prepare := func(n int) func() {
 				var list []Object
 				for _, json := range shape(n) {

@@ -7,8 +7,9 @@ import (
 	"github.com/weirlb/weir/discovery/similar"
 )
 
-// maxCompared bounds the names that missing names are compared with for a hint, over all objects: a second of work.
-const maxCompared = 1 << 20
+// maxCompared bounds the names that missing names are compared with for a hint, over all objects: a tenth of a
+// second of work.
+const maxCompared = 1 << 17
 
 // references looks at the names in objects.
 type references struct {
