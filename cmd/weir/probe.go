@@ -37,6 +37,9 @@ func checkProbes(ctx context.Context, stdout, stderr io.Writer, flags *config.Fl
 		return err
 	}
 	src.Flush()
+	if err := otherNetwork(ctx, cfg); err != nil {
+		fmt.Fprintf(stdout, "note  network namespace: %v\n", err)
+	}
 	type probed struct {
 		service string
 		prober.Target

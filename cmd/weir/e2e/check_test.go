@@ -28,8 +28,11 @@ func (f *fixture) inEdge(t *testing.T, cmd *exec.Cmd) (stdout, stderr string, ex
 func TestWireCheckInAnotherNetworkNamespace(t *testing.T) {
 	f := ownFixture(t, options{services: []service{toAttached}})
 	const note = "runs in another network namespace than this command: run it there, by "
-	if out, _ := f.command("check", "--config", f.path("config.yaml")).Output(); !strings.Contains(string(out), note) || !strings.Contains(string(out), " weir check\n") {
-		t.Errorf("in another namespace:\n%s", out)
+	for _, more := range [][]string{nil, {"--probe"}} {
+		out, _ := f.command(append([]string{"check", "--config", f.path("config.yaml")}, more...)...).Output()
+		if !strings.Contains(string(out), note) || !strings.Contains(string(out), " weir check\n") {
+			t.Errorf("%s in another namespace:\n%s", more, out)
+		}
 	}
 	if out, _, _ := f.check(t); strings.Contains(out, note) {
 		t.Errorf("in its own:\n%s", out)
