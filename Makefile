@@ -238,8 +238,9 @@ run-wire:
 run-kube:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \
 	proxy=$$(GO="$(GO)" discovery/kube/kubeenv/kubeproxy/build.sh) || { echo "kube-proxy cannot be built"; proxy=; }; \
+	metallb=$$(GO="$(GO)" discovery/kube/kubeenv/metallb/build.sh) || { echo "MetalLB cannot be built"; metallb=; }; \
 	$(BUILD_TESTED); \
-	KUBEENV_BIN=$$bin KUBEPROXY_BIN=$$proxy $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 2 -timeout $(TIMEOUT) -run '^TestKube' $(call WITH_TESTS,Kube)
+	KUBEENV_BIN=$$bin KUBEPROXY_BIN=$$proxy METALLB_BIN=$$metallb $(TESTSUM) run -dir $(RESULTS) -name kube -- $(GO) test -json -count=1 -p 2 -timeout $(TIMEOUT) -run '^TestKube' $(call WITH_TESTS,Kube)
 # The tests of deploy in this module are those of the groups above, together.
 run-deploy:
 	@bin=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) || { echo "kubeenv cannot be built"; bin=; }; \

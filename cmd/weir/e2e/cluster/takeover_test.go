@@ -117,6 +117,17 @@ func (f *fixture) drainFor(d time.Duration) {
 // echoes makes a Service of echo servers at the Pods.
 func (f *fixture) echoes(pods []*pod) netip.AddrPort {
 	f.t.Helper()
+	f.serveEchoes(pods)
+	svc := f.Service("echo", func(s *corev1.Service) {
+		s.Spec.Selector = map[string]string{"app": "web"}
+		s.Spec.Ports[0].TargetPort = intstr.FromInt32(echoPort)
+	})
+	return netip.AddrPortFrom(netlab.Host4(netlab.ClientNet, 1), uint16(svc.Spec.Ports[0].NodePort))
+}
+
+// serveEchoes starts an echo server at each Pod.
+func (f *fixture) serveEchoes(pods []*pod) {
+	f.t.Helper()
 	for _, p := range pods {
 		e, err := workload.ServeEcho(places[p.node].namespace(f), p.name, netip.AddrPortFrom(p.addr, echoPort).String())
 		if err != nil {
@@ -124,11 +135,6 @@ func (f *fixture) echoes(pods []*pod) netip.AddrPort {
 		}
 		f.OnClose(e.Close)
 	}
-	svc := f.Service("echo", func(s *corev1.Service) {
-		s.Spec.Selector = map[string]string{"app": "web"}
-		s.Spec.Ports[0].TargetPort = intstr.FromInt32(echoPort)
-	})
-	return netip.AddrPortFrom(netlab.Host4(netlab.ClientNet, 1), uint16(svc.Spec.Ports[0].NodePort))
 }
 
 // dialEcho opens a connection to an echo server, as soon as the node serves it.
