@@ -41,16 +41,18 @@ func (r *retries) due(object string, now time.Time) bool {
 	return !now.Before(r.until[object])
 }
 
-// note notes the end of a write.
-func (r *retries) note(object string, failed bool, now time.Time) {
+// note notes the end of a write. It reports whether it is the first that failed.
+func (r *retries) note(object string, failed bool, now time.Time) (first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if failed {
+		_, before := r.until[object]
 		r.until[object] = now.Add(r.limit.When(object))
-		return
+		return !before
 	}
 	r.limit.Forget(object)
 	delete(r.until, object)
+	return false
 }
 
 var errAnew = errors.New("made anew a short time ago, and changed again: does another controller serve Gateways?")

@@ -41,7 +41,10 @@ func (k *keeper) try(ctx context.Context, object string, write func() error) (tr
 	if ctx.Err() != nil {
 		return true, err
 	}
-	k.retries.note(object, err != nil, time.Now())
+	first := k.retries.note(object, err != nil, time.Now())
+	if errors.Is(err, errClass) && !first {
+		return true, err // it stays so
+	}
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // else the cache is behind
 		k.cfg.Log.Warn("an object of a Gateway cannot be written", "object", object, "err", err)
 	}
