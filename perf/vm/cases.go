@@ -78,6 +78,7 @@ var Cases = []Case{
 	{Name: "nic-vmxnet3", Package: "cmd/weir/e2e", Run: onNICs, NICs: "vmxnet3", Seconds: 60, Omit: []Omission{largeFrames}},
 	{Name: "lan", Package: "cmd/weir/e2e/lan", Run: "^TestGuestOwnerDies$", NICs: "virtio-net-pci", Host: true, Seconds: 60, Short: true},
 	{Name: "lan-vlan", Package: "cmd/weir/e2e/lan", Run: "^TestGuestOwnersOnAVLAN$", Seconds: 30},
+	{Name: "lan-bond", Package: "cmd/weir/e2e/lan", Run: "^TestGuestOwnersOnABond$", Load: []string{"bonding"}, Seconds: 30},
 	{Name: "nic-bond", Package: "cmd/weir/e2e", Run: "^TestGuestBond$/802.3ad", NICs: "igb", Seconds: 60},
 	{Name: "packets", Package: "cmd/weir/e2e/packet", Run: packets, Seconds: 30},
 	{Name: "packets-xdp", Package: "cmd/weir/e2e/packet", Run: "^TestWirePackets$/^cached$/.*/^nat$/.*/^untagged$", Env: []string{"WEIR_CACHE=xdp"}, Seconds: 30},
