@@ -104,9 +104,6 @@ var serviceAnnotations = func() []string {
 	return out
 }()
 
-// IsServiceAnnotation reports whether an annotation of Weir has a meaning on a Service, for whoever may write that.
-func IsServiceAnnotation(name string) bool { return slices.Contains(serviceAnnotations, name) }
-
 // addressAnnotations are those of weir controller.
 var addressAnnotations = []string{"address-pool", "loadBalancerIPs", "allow-shared-ip"}
 

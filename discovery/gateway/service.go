@@ -21,6 +21,9 @@ import (
 // annotationAddresses of a Service asks for addresses.
 const annotationAddresses = "weir.dev/loadBalancerIPs"
 
+// annotationRests is of the Lease of weir controller, and never of a Service.
+const annotationRests = "weir.dev/resting-addresses"
+
 // labelGateway names the Gateway of a generated object (GEP-1762).
 const labelGateway = "gateway.networking.k8s.io/gateway-name"
 
@@ -130,7 +133,7 @@ func (t *translation) service(g *gateway) (*corev1.Service, *reason) {
 // Service. The account of the controller may be allowed more. A range of ports has a rule of its own.
 func describe(svc *corev1.Service, g *gatewayv1.Gateway) {
 	for k, v := range g.Annotations {
-		if discovery.IsServiceAnnotation(k) && k != discovery.AnnotationPortRange {
+		if isDescribed(k) {
 			svc.Annotations[k] = v
 		}
 	}
@@ -139,7 +142,7 @@ func describe(svc *corev1.Service, g *gatewayv1.Gateway) {
 		return
 	}
 	for k, v := range in.Annotations {
-		if discovery.IsServiceAnnotation(string(k)) && string(k) != discovery.AnnotationPortRange || !isReserved(string(k)) {
+		if isDescribed(string(k)) || !isReserved(string(k)) {
 			svc.Annotations[string(k)] = string(v)
 		}
 	}
@@ -148,6 +151,12 @@ func describe(svc *corev1.Service, g *gatewayv1.Gateway) {
 			svc.Labels[string(k)] = string(v)
 		}
 	}
+}
+
+// isDescribed reports whether a Service has an annotation of Weir from its Gateway. An unknown key is such: nodes warn of
+// it, as of any Service, or a misspelt restriction would be dropped in silence.
+func isDescribed(key string) bool {
+	return strings.HasPrefix(key, ownDomain+"/") && key != discovery.AnnotationPortRange && key != annotationRests
 }
 
 // isReserved reports whether a key is of Kubernetes or of Weir, or of a part of either.
