@@ -158,6 +158,10 @@ func (src *Source) EndpointStates(name string) (api.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
+	served := map[string]bool{}
+	for f := range src.LB.Tables().Load().All() {
+		served[f.ServiceName] = true
+	}
 	byName := make(map[string]*discovery.Service, len(services))
 	for _, svc := range services {
 		byName[svc.Name.String()] = svc
@@ -170,6 +174,9 @@ func (src *Source) EndpointStates(name string) (api.Stream, error) {
 			}
 			svc := byName[s.Namespace+"/"+s.Name]
 			for i := range s.Ports {
+				if !served[svc.Name.String()] {
+					s.Ports[i].Unuse()
+				}
 				if err := src.writeEndpoints(o, s, svc, &s.Ports[i], r.Drained); err != nil {
 					return err
 				}

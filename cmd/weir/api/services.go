@@ -124,7 +124,8 @@ type EndpointState struct {
 	Cluster bool `json:"cluster"`
 	Local   bool `json:"local"`
 	// Used is true where new flows of clients from outside get to the endpoint, by Policy: Cluster
-	// or Local. Of a Service that has no address outside they are those of clients inside.
+	// or Local. Of a Service that has no address outside they are those of clients inside. It is
+	// false where no frontend of the Service is served.
 	Used   bool   `json:"used"`
 	Policy string `json:"policy"`
 	Reason string `json:"reason"` // for Used

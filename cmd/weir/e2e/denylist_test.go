@@ -114,6 +114,13 @@ func (f *fixture) deniesForAService(t *testing.T, clients string) {
 		}
 		return nil
 	})
+	l, err := f.admin.Endpoints(context.Background(), "test/protected")
+	must(t, err)
+	for _, e := range l.Endpoints {
+		if e.Used {
+			t.Errorf("used by a Service that is left to the kernel: %+v", e)
+		}
+	}
 	f.serves(t)
 	lists("")
 	bothFamilies(t, func(t *testing.T, six bool) {

@@ -307,5 +307,6 @@ func (o *options) online(ctx context.Context) (*Output, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: answer to explain: %w", socket, err)
 	}
+	out.live = true
 	return out, nil
 }

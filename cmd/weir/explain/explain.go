@@ -92,6 +92,16 @@ type Endpoint struct {
 	own         string // before Reason: what the node itself has against it
 }
 
+// Unuse lets no endpoint count as used: no frontend of the Service is served.
+func (p *Port) Unuse() {
+	for i := range p.Detail {
+		e := &p.Detail[i]
+		e.Used, e.Cluster, e.Local = false, false, false
+		e.own = "no frontend of the Service is served; " + e.own
+		e.Reason = "no frontend of the Service is served; " + e.Reason
+	}
+}
+
 // ClientsReason is the reason for Used.
 func (p *Port) ClientsReason(e *Endpoint) string {
 	if p.Policy == "Local" && e.LocalReason != "" {

@@ -167,7 +167,11 @@ func unroomed(s *lbtable.Snapshot) (out []problem.Problem) {
 func (s *Service) renderFrontends(b *strings.Builder) {
 	for _, p := range s.Problems {
 		switch p.Kind {
-		case problem.InvalidObject, problem.UnsupportedField, problem.ServiceWarning, problem.Manifest, problem.ManifestWarning:
+		case problem.UnsupportedField:
+			if s.Unsupported != "" {
+				continue
+			}
+		case problem.InvalidObject, problem.ServiceWarning, problem.Manifest, problem.ManifestWarning:
 			continue
 		}
 		text := p.Reason

@@ -3,8 +3,11 @@ package explain
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/weirlb/weir/cmd/weir/problem"
 )
 
 // Render writes o as text for people.
@@ -30,6 +33,11 @@ func (o *Output) Render(w io.Writer) error {
 		}
 		b.Reset()
 		b.WriteByte('\n')
+		if s.idle(o.live) {
+			for i := range s.Ports {
+				s.Ports[i].Unuse()
+			}
+		}
 		s.render(&b, o.WhatIf)
 		if _, err := io.WriteString(w, b.String()); err != nil {
 			return err
@@ -50,6 +58,15 @@ func (o *Output) Render(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// idle reports whether no new flow gets here by any frontend. Manifests alone do not tell of all frontends.
+func (s *Service) idle(live bool) bool {
+	left := func(p problem.Problem) bool { return p.Kind == problem.UnsupportedField }
+	if len(s.Frontends) == 0 {
+		return live || s.Unsupported != "" || slices.ContainsFunc(s.Problems, left)
+	}
+	return !slices.ContainsFunc(s.Frontends, func(f Frontend) bool { return f.Served })
 }
 
 func (s *Service) render(b *strings.Builder, change string) {

@@ -24,6 +24,7 @@ type Output struct {
 	// Notes are about skipped documents that are no mistake.
 	Notes []string
 
+	live      bool // of a daemon: frontends are all that are
 	onlyMoved bool // as text, leave out Services of which no flow would move
 }
 
