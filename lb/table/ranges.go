@@ -141,17 +141,34 @@ func (r *ranges) overlaps(out []ConflictError) []ConflictError {
 		return out
 	}
 	for i, f := range r.entries {
-		key, first, last := f.Key.withoutPort(), f.Key.firstPort(), f.Key.lastPort()
-		for j := i - 1; j >= max(0, i-maxCompared) && r.entries[j].Key.withoutPort() == key; j-- { // they go before
-			o := r.entries[j]
-			from, to := o.Key.firstPort(), o.Key.lastPort()
-			if o.ServiceName != f.ServiceName && from <= last && first <= to && (from < first || to > last) {
-				out = append(out, ConflictError{f.AddrPort, f.LastPort, f.Proto, f.ServiceName, o.ServiceName, o.Address()})
-				break
-			}
+		if o := r.overlapping(i); o != nil {
+			out = append(out, ConflictError{f.AddrPort, f.LastPort, f.Proto, f.ServiceName, o.ServiceName, o.Address()})
 		}
 	}
 	return out
+}
+
+// overlapping is the range of another Service that has a part of an entry, nil if there is none.
+func (r *ranges) overlapping(i int) *FrontendEntry {
+	f := r.entries[i]
+	key, first, last := f.Key.withoutPort(), f.Key.firstPort(), f.Key.lastPort()
+	for j := i - 1; j >= max(0, i-maxCompared) && r.entries[j].Key.withoutPort() == key; j-- { // they go before
+		o := r.entries[j]
+		from, to := o.Key.firstPort(), o.Key.lastPort()
+		if o.ServiceName != f.ServiceName && from <= last && first <= to && (from < first || to > last) {
+			return o
+		}
+	}
+	return nil
+}
+
+// Overlapping is the range of another Service that has a part of the ports of a frontend of the snapshot, nil if there
+// is none.
+func (s *Snapshot) Overlapping(f *FrontendEntry) *FrontendEntry {
+	if i, found := slices.BinarySearchFunc(s.ranges.entries, f, compareRanges); found {
+		return s.ranges.overlapping(i)
+	}
+	return nil
 }
 
 // compareRanges orders by address and protocol, the more specific first.

@@ -28,9 +28,9 @@ type Frontend struct {
 	// Served is true where this node serves the Service there, in Mode.
 	Served bool   `json:"served"`
 	Mode   string `json:"mode,omitempty"`
-	// Holder is the other Service that has the frontend.
+	// Holder is the other Service that has the frontend, or a part of its ports.
 	Holder string `json:"holder,omitempty"`
-	Reason string `json:"reason,omitempty"` // why it is not served
+	Reason string `json:"reason,omitempty"` // why it, or a part of its ports, is not served
 }
 
 // View is the state of a node's frontends.
@@ -73,6 +73,9 @@ func (v *View) frontends(svc *discovery.Service) []Frontend {
 			f.Reason = "not published: see the problems of the Service"
 		default:
 			f.Served, f.Mode = true, translate.ModeName(entry.Mode)
+			if o := v.Table.Overlapping(entry); o != nil {
+				f.Holder, f.Reason = o.ServiceName, fmt.Sprintf("ports in common with %s are not served: Service %s has them", o.Address(), o.ServiceName)
+			}
 		}
 		out = append(out, f)
 	}
@@ -192,6 +195,9 @@ func (s *Service) renderFrontends(b *strings.Builder) {
 		state, reason := "not served", f.Reason
 		if f.Served {
 			state, reason = "served", f.Mode
+			if f.Reason != "" {
+				state, reason = "partly served", f.Mode+"; "+f.Reason
+			}
 		}
 		fmt.Fprintf(w, "%s %s\t%s\t%s\t%s\n", f.Protocol, f.Address, f.Kind, state, reason)
 	}
