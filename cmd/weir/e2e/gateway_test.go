@@ -126,13 +126,13 @@ func TestWireGatewayPortRange(t *testing.T) {
 	for _, six := range []bool{false, true} {
 		listenRange(t, f, f.ZoneA, "tcp", netip.AddrPortFrom(attached.addr(six), another), "another")
 	}
-	backend := strings.ReplaceAll(gatewayService("a", attached), "{name: http, port: 80}", fmt.Sprintf("{name: http, port: %d}", httpTarget))
+	web := strings.ReplaceAll(gatewayService("a", attached), "{name: http, port: 80}", fmt.Sprintf("{name: http, port: %d}", httpTarget))
 	replace(t, f.manifest(), []byte(fmt.Sprintf("---\n{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: weir}, "+
 		"spec: {controllerName: weir.dev/gateway-controller}}\n"+
 		"---\n{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {namespace: test, name: edge, annotations: {weir.dev/port-range: %d-%d}}, "+
 		"spec: {gatewayClassName: weir, addresses: [{value: %s}, {value: \"%s\"}], listeners: [{name: web, protocol: TCP, port: %[1]d}]}}\n",
 		httpTarget, httpTarget+9, toAnnounced.lb[0], toAnnounced.lb[1])+
-		gatewayRoute("TCPRoute", "web", fmt.Sprintf("{name: a, port: %d}", httpTarget))+backend))
+		gatewayRoute("TCPRoute", "web", fmt.Sprintf("{name: a, port: %d}", httpTarget))+web))
 	must(t, f.poll(func(ctx context.Context) error {
 		list, err := f.admin.Frontends(ctx)
 		if n := len(list.Frontends); err == nil && (n != 2 || !strings.HasSuffix(list.Frontends[0].Address, fmt.Sprintf(":%d-%d", httpTarget, httpTarget+9))) {
