@@ -12,7 +12,7 @@ import (
 )
 
 func TestWorkersDoNotAllocate(t *testing.T) {
-	tab := openTest(t, Config{MaxFlows: 1 << 14})
+	tab := openTest(t, Config{MaxFlows: 1 << 14, RecordsPerSecond: 1 << 20})
 	w := tab.Worker(0)
 	w.Online()
 	for i := range 64 {

@@ -117,12 +117,18 @@ func (w *Worker) Create(f *NewFlow) (Ref, Outcome) {
 // made a connection of the same tuple.
 func (w *Worker) linkForward(conn uint32, h uint64, f *NewFlow) (Ref, Outcome) {
 	t := w.t
+	if w.rec != nil {
+		w.rec.begin(conn, f.Tick)
+	}
 	r, result := t.index.insert(h, forwardRef(conn), true)
 	if result == inserted {
 		s := firstState(f)
 		t.endpoints.add(f.EndpointID, endpointCounts(s))
 		t.services.add(f.ServiceID, serviceCounts(s))
 		w.count.created.Add(1)
+		if w.rec != nil {
+			w.rec.put(t, conn, s, CauseNone)
+		}
 		atomic.OrUint32(&t.conns[conn].state, flowstate.Published)
 		return r, Created
 	}

@@ -31,6 +31,7 @@
 //	ports              create.go, port.go, shortage.go: new connections and their SNAT ports
 //	pool               qsbr.go: free and retired connections
 //	Worker             gc_age.go, gc_evict.go: the end of connections
+//	records            record.go: beginnings and ends for a reader, where these are wanted
 //	opener, restorer, copier    persist_*.go: the table of an earlier process
 //
 // How a state follows from a packet is in the packages tcp, sctp and udp.

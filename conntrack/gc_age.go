@@ -153,7 +153,7 @@ func (w *Worker) step(tick uint32) int {
 	s.next = conn
 	expired := 0
 	if n > 0 {
-		expired = int(w.unlinkAll(words[:n], refs[:2*n]))
+		expired = int(w.unlinkAll(words[:n], refs[:2*n], CauseExpired))
 		w.count.expired.Add(uint64(expired))
 	}
 	if !w.ageing() {

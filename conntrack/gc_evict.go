@@ -85,7 +85,7 @@ func (w *Worker) evictUpTo(from, bound, looked uint32, last evictionClass, part,
 			}
 			words[n], refs[2*n], refs[2*n+1] = s, forwardRef(conn), reverseRef(conn)
 			if n++; n == stepExpire {
-				found += w.unlinkAll(words[:n], refs[:2*n])
+				found += w.unlinkAll(words[:n], refs[:2*n], CauseEvicted)
 				n = 0
 			}
 		}
@@ -93,18 +93,18 @@ func (w *Worker) evictUpTo(from, bound, looked uint32, last evictionClass, part,
 			conn = 0
 		}
 	}
-	return found + w.unlinkAll(words[:n], refs[:2*n])
+	return found + w.unlinkAll(words[:n], refs[:2*n], CauseEvicted)
 }
 
 // unlinkAll removes the connections, two refs of each, that are still in the state words
 // given. It returns how many were.
-func (w *Worker) unlinkAll(words []uint32, refs []Ref) (n uint32) {
+func (w *Worker) unlinkAll(words []uint32, refs []Ref, cause Cause) (n uint32) {
 	if len(words) == 0 {
 		return 0
 	}
 	w.t.prefetchExpired(refs)
 	for i, s := range words {
-		if w.unlinkIn(refs[2*i].Conn(), s) {
+		if w.unlinkIn(refs[2*i].Conn(), s, cause) {
 			n++
 		}
 	}

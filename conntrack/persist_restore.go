@@ -55,6 +55,7 @@ func (o *opener) size() {
 	// goes round the table twice while the reserve lasts: at most 2048, 128 kB read
 	// in order.
 	o.look = uint32(2 * uint64(n) * uint64(o.block) / uint64(o.reserve))
+	o.records = newRecords(o.Table, o.cfg.RecordsPerSecond, o.cfg.Workers)
 }
 
 // restorer restores the connections of an earlier process, which are in the table's memory.

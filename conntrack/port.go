@@ -143,7 +143,7 @@ func (w *Worker) searchPort(conn uint32, f *NewFlow, m *shortage, keep Keep, kno
 // takeOver ends the flow that a candidate names and takes its port for conn.
 func (w *Worker) takeOver(conn uint32, f *NewFlow, old *candidate) linkResult {
 	t := w.t
-	if !w.unlinkIn(old.ref.Conn(), old.state) {
+	if !w.unlinkIn(old.ref.Conn(), old.state, CausePort) {
 		return linkAgain
 	}
 	if old.class == portEnded {
@@ -195,7 +195,7 @@ func (w *Worker) linkDirect(conn uint32, f *NewFlow) linkResult {
 			return linkNoPort
 		}
 		// The client has given that connection up, or it could not use the port.
-		if !w.unlinkIn(r.Conn(), s) {
+		if !w.unlinkIn(r.Conn(), s, CausePort) {
 			return linkAgain
 		}
 	}

@@ -148,7 +148,8 @@ func TestWorkersThatShareTuplesKeepTheTableSound(t *testing.T) {
 	if testing.Short() {
 		steps = 1500
 	}
-	tab := openHeap(t, Config{MaxFlows: 256, Workers: workers, MaxEndpoints: 8})
+	tab := openHeap(t, Config{MaxFlows: 256, Workers: workers, MaxEndpoints: 8, RecordsPerSecond: 1 << 24})
+	recorded, records := 0, make([]Record, recordSlots)
 	var tick atomic.Uint32
 	var wg sync.WaitGroup
 	for i := range workers {
@@ -188,6 +189,17 @@ func TestWorkersThatShareTuplesKeepTheTableSound(t *testing.T) {
 			tab.SetIDs(r, uint32(tab.Conn(r).Created()%8), 1)
 			return true
 		})
+		for n := len(records); n == len(records); {
+			n = tab.ReadRecords(records)
+			for i := range records[:n] {
+				if recorded--; records[i].Cause == CauseNone {
+					recorded += 2
+				}
+			}
+		}
+	}
+	if s := tab.RecordStats(); s.Lost == 0 && s.Skipped == 0 && recorded != tab.Flows() {
+		t.Errorf("by the records there are %d connections, in the table %d", recorded, tab.Flows())
 	}
 	if t.Failed() {
 		return
@@ -243,6 +255,7 @@ func stepShared(t *testing.T, tab *Table, w *Worker, rng *rand.Rand, tuples int,
 	case 4:
 		settleBy(tab, r, [2]uint64{uint64(tick+1) << 32, uint64(tick+2) << 32})
 		tab.Entry(r).Touch(tick)
+		w.CountPacket(r, 100)
 	}
 }
 

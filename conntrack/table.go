@@ -13,12 +13,13 @@ import (
 // Table is the flow table. Methods may be called from any goroutine. Each part owns its words; those
 // that are embedded have methods for other packages too.
 type Table struct {
-	hasher // hashes of keys
-	clock  // ticks
-	flows  // connections, entries and counts
-	pool   // numbers of connections: free, retired, used
-	index  index
-	ports  ports
+	hasher   // hashes of keys
+	clock    // ticks
+	flows    // connections, entries and counts
+	pool     // numbers of connections: free, retired, used
+	index    index
+	ports    ports
+	*records // of beginnings and ends; nil: nothing is recorded
 
 	// Fixed after Open.
 	timeouts [flowstate.Count]uint32

@@ -23,6 +23,7 @@ type Worker struct {
 	// leftover is of the last SNAT port taken over, for the connection conn-1: see
 	// Leftover. conn 0 is none.
 	leftover struct{ conn, seq uint32 }
+	rec      *recorder // nil: nothing is recorded
 	_        [64]byte
 }
 
@@ -52,7 +53,7 @@ func (w *Worker) Supersede(r Ref) bool {
 		case s&flowstate.Published == 0 || s&flowstate.Superseded != 0 || !flowstate.SYNBeginsAnew(s) && !flowstate.SYNReopens(s):
 			return false
 		case flowstate.Of(s) == flowstate.Close || t.entries[2*conn].Mode.DSR():
-			if w.unlinkIn(conn, s) {
+			if w.unlinkIn(conn, s, CauseReplaced) {
 				w.count.deleted.Add(1)
 				return true
 			}
@@ -60,6 +61,16 @@ func (w *Worker) Supersede(r Ref) bool {
 			t.unlist(forwardRef(conn))
 			return true
 		}
+	}
+}
+
+// Records reports whether connections are recorded, and so whether CountPacket does anything.
+func (w *Worker) Records() bool { return w.rec != nil }
+
+// CountPacket counts a packet of entry r, of n bytes from the IP header on.
+func (w *Worker) CountPacket(r Ref, n uint32) {
+	if w.rec != nil {
+		w.rec.count(r, n)
 	}
 }
 
@@ -71,16 +82,20 @@ func (w *Worker) unlink(conn uint32) bool {
 		if s&flowstate.Published == 0 {
 			return false
 		}
-		if w.unlinkIn(conn, s) {
+		if w.unlinkIn(conn, s, CauseDeleted) {
 			return true
 		}
 	}
 }
 
 // unlinkIn is unlink of a connection that must still be in state word s.
-func (w *Worker) unlinkIn(conn, s uint32) bool {
+func (w *Worker) unlinkIn(conn, s uint32, cause Cause) bool {
 	if s&flowstate.Published == 0 || !w.t.changeState(&w.t.conns[conn], s, 0) {
 		return false
+	}
+	if w.rec != nil {
+		w.t.noteSeen(conn)
+		w.rec.put(w.t, conn, s, cause)
 	}
 	w.dispose(conn, s)
 	return true

@@ -109,6 +109,9 @@ type Config struct {
 	PrefixLimit ratelimit.PrefixLimit
 	// Denied are the lists of clients that may begin no flow.
 	Denied []DenyList
+	// FlowRecords is how many connections per second the flow table records, 0 for none: see
+	// conntrack.Config.
+	FlowRecords int
 	// FlowCache has the kernel forward packets of established flows, where it can.
 	FlowCache bool
 	// FrameSize is the size of the frames of the packet memory in bytes, 0: chosen.

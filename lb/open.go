@@ -188,7 +188,7 @@ func (l *LB) openTables(workers int) (err error) {
 	}
 	l.flows, err = conntrack.Open(conntrack.Config{
 		Path: l.cfg.ConntrackPath, MaxFlows: l.cfg.MaxFlows, Workers: workers, Memory: memory,
-		NextHops: route.DefaultMaxAdjacencies + 1,
+		NextHops: route.DefaultMaxAdjacencies + 1, RecordsPerSecond: l.cfg.FlowRecords,
 	})
 	if earlier != nil {
 		err = errors.Join(err, earlier.Close())

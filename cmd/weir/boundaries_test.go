@@ -195,6 +195,11 @@ var boundaries = []boundary{
 		folder: "cmd/weir/process", why: "it ends and watches a process, whatever that serves",
 		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "perf"}, importers: []string{"cmd/weir"},
 	},
+	{
+		folder: "cmd/weir/flowlog", why: "it sends records of a flow table, whoever fills it",
+		never: []string{"cmd/weir/answers", "cmd/weir/daemon", "lb/worker"}, importers: []string{"cmd/weir/answers", "cmd/weir/daemon"}, tests: []string{"cmd/weir/e2e"},
+	},
+	{folder: "cmd/weir/flowlog/ipfix", why: "bytes of messages: standard library only", only: []string{}, imports: []string{"net", "os"}},
 	{folder: "cmd/weir/connections", why: "it answers from a flow table, whoever fills it",
 		never: []string{"cmd/weir/daemon", "lb/worker"}, importers: []string{"cmd/weir/answers", "cmd/weir/process", "cmd/weirperf"}},
 	{

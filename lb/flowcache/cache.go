@@ -45,6 +45,7 @@ type Cache struct {
 
 	last, made, index      array // the table of the process before, that of this one, its index
 	nextHops, states, gone array
+	counts                 array // of packets by flow entry; a single element where nothing counts
 	repeated               *ebpf.Map
 	table                  *ebpf.Map // last's or made's; nil before SetTable
 	inherited              bool      // an earlier process has pinned its table
@@ -214,6 +215,9 @@ func (c *Cache) SetTable(flows *conntrack.Table) error {
 		c.table = c.made.m
 		_ = c.last.close()
 	}
+	if err := c.makeCounts(flows); err != nil {
+		return err
+	}
 	shape, s := flows.Shape(), c.state
 	for i := range s.Seed {
 		atomic.StoreUint64(&s.Seed[i], shape.Seed[i])
@@ -225,11 +229,23 @@ func (c *Cache) SetTable(flows *conntrack.Table) error {
 	return nil
 }
 
+// makeCounts makes the map in which the program counts the packets of flows, if these are recorded.
+func (c *Cache) makeCounts(flows *conntrack.Table) (err error) {
+	n := len(flows.Counts())
+	size := int64(unsafe.Sizeof(conntrack.Count{}))
+	if c.counts, err = makeArray("flow_counts", size, int64(max(n, 1))); err != nil || n == 0 {
+		return err
+	}
+	flows.SetCounts(unsafe.Slice((*conntrack.Count)(unsafe.Pointer(&c.counts.b[0])), n))
+	return nil
+}
+
 // Maps are the maps by their names in the program. SetTable has been called.
 func (c *Cache) Maps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		"flow_table": c.table, "flow_index": c.index.m, "flow_next_hops": c.nextHops.m,
 		"flow_state": c.states.m, "flow_gone": c.gone.m, "flow_repeated": c.repeated,
+		"flow_counts": c.counts.m,
 	}
 }
 
@@ -254,7 +270,7 @@ func (c *Cache) Inherited() bool { return c.inherited }
 func (c *Cache) Close() error {
 	errs := []error{
 		c.last.close(), c.made.close(), c.index.close(),
-		c.nextHops.close(), c.states.close(), c.gone.close(),
+		c.nextHops.close(), c.states.close(), c.gone.close(), c.counts.close(),
 	}
 	if c.repeated != nil {
 		errs = append(errs, c.repeated.Close())

@@ -12,6 +12,7 @@
 //	flow_state       one element: State
 //	flow_gone        64 bits each: endpoints, then Services, that are gone
 //	flow_repeated    per CPU, by slot: Repeated
+//	flow_counts      conntrack.Count by entry; one element where connections are not recorded
 //
 // lb/steer/bpf/flowtable.h has the layout for the program. A test writes it from the Go types.
 //
@@ -67,7 +68,7 @@
 //     store of 32 bits
 //   - Conn.clientNext and endpointNext, as conntrack.Conn.Sample, of a TCP segment with ACK
 //     that is the first of its direction in a tick, or a Milestone
-//   - its counters
+//   - its counters, and by atomic additions flow_counts, if that has an element for each entry
 //
 // On a machine that does not keep loads in order the program needs a barrier between the
 // steps of that order.

@@ -67,6 +67,7 @@ func header(t *testing.T) string {
 		{"slot", reflect.TypeFor[Slot](), nil},
 		{"state", reflect.TypeFor[State](), nil},
 		{"repeated", reflect.TypeFor[Repeated](), nil},
+		{"count", reflect.TypeFor[conntrack.Count](), nil},
 	} {
 		writeStruct(t, &b, "flow_"+s.name, s.of, s.fields)
 	}

@@ -33,6 +33,11 @@ func (ps *programs) repeatSpec() (*ebpf.CollectionSpec, map[string]*ebpf.Map, er
 		m.MaxEntries, m.Flags = shared[name].MaxEntries(), shared[name].Flags()
 	}
 	ps.maps.setDenySpec(spec.Maps[steerMapDenySets])
+	if shared[repeatMapFlowCounts].MaxEntries() > 1 {
+		if err := spec.Variables[repeatVarCounts].Set(uint8(1)); err != nil {
+			return nil, nil, err
+		}
+	}
 	if !LoadsInOrder(runtime.GOARCH) {
 		if err := spec.Variables[repeatVarUnorderedLoads].Set(uint8(1)); err != nil {
 			return nil, nil, err

@@ -58,6 +58,12 @@ type repeatFlowCell struct {
 	Words [8]uint64
 }
 
+type repeatFlowCount struct {
+	_       structs.HostLayout
+	Packets uint64
+	Bytes   uint64
+}
+
 type repeatFlowRepeated struct {
 	_       structs.HostLayout
 	Packets uint64
@@ -142,6 +148,7 @@ type repeatVlanKey struct {
 const (
 	repeatMapAnyRange       = "any_range"
 	repeatMapDenySets       = "deny_sets"
+	repeatMapFlowCounts     = "flow_counts"
 	repeatMapFlowGone       = "flow_gone"
 	repeatMapFlowIndex      = "flow_index"
 	repeatMapFlowNextHops   = "flow_next_hops"
@@ -160,6 +167,7 @@ const (
 	repeatMapVlans          = "vlans"
 	repeatProgWeirIngress   = "weir_ingress"
 	repeatProgWeirRepeat    = "weir_repeat"
+	repeatVarCounts         = "counts"
 	repeatVarHasFrags       = "has_frags"
 	repeatVarIpv6Flag       = "ipv6_flag"
 	repeatVarRepeats        = "repeats"
@@ -220,6 +228,7 @@ type repeatProgramSpecs struct {
 type repeatMapSpecs struct {
 	AnyRange       *ebpf.MapSpec `ebpf:"any_range"`
 	DenySets       *ebpf.MapSpec `ebpf:"deny_sets"`
+	FlowCounts     *ebpf.MapSpec `ebpf:"flow_counts"`
 	FlowGone       *ebpf.MapSpec `ebpf:"flow_gone"`
 	FlowIndex      *ebpf.MapSpec `ebpf:"flow_index"`
 	FlowNextHops   *ebpf.MapSpec `ebpf:"flow_next_hops"`
@@ -242,6 +251,7 @@ type repeatMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type repeatVariableSpecs struct {
+	Counts         *ebpf.VariableSpec `ebpf:"counts"`
 	HasFrags       *ebpf.VariableSpec `ebpf:"has_frags"`
 	Ipv6Flag       *ebpf.VariableSpec `ebpf:"ipv6_flag"`
 	Repeats        *ebpf.VariableSpec `ebpf:"repeats"`
@@ -272,6 +282,7 @@ func (o *repeatObjects) Close() error {
 type repeatMaps struct {
 	AnyRange       *ebpf.Map `ebpf:"any_range"`
 	DenySets       *ebpf.Map `ebpf:"deny_sets"`
+	FlowCounts     *ebpf.Map `ebpf:"flow_counts"`
 	FlowGone       *ebpf.Map `ebpf:"flow_gone"`
 	FlowIndex      *ebpf.Map `ebpf:"flow_index"`
 	FlowNextHops   *ebpf.Map `ebpf:"flow_next_hops"`
@@ -294,6 +305,7 @@ func (m *repeatMaps) Close() error {
 	return _RepeatClose(
 		m.AnyRange,
 		m.DenySets,
+		m.FlowCounts,
 		m.FlowGone,
 		m.FlowIndex,
 		m.FlowNextHops,
@@ -317,6 +329,7 @@ func (m *repeatMaps) Close() error {
 //
 // It can be passed to loadRepeatObjects or ebpf.CollectionSpec.LoadAndAssign.
 type repeatVariables struct {
+	Counts         *ebpf.Variable `ebpf:"counts"`
 	HasFrags       *ebpf.Variable `ebpf:"has_frags"`
 	Ipv6Flag       *ebpf.Variable `ebpf:"ipv6_flag"`
 	Repeats        *ebpf.Variable `ebpf:"repeats"`

@@ -143,6 +143,7 @@ func newXDPRig(t testing.TB, maxFlows int) *flowRig {
 	r.maps["flow_state"], state = makeArray(t, "flow_state", int(unsafe.Sizeof(flowcache.State{})), 1)
 	r.maps["flow_next_hops"], r.nextHops = makeArray(t, "flow_next_hops", cell, len(r.router.Adjacencies()))
 	r.maps["flow_gone"], r.gone = makeArray(t, "flow_gone", 8, 64)
+	r.maps["flow_counts"], _ = makeArray(t, "flow_counts", 16, 1)
 	r.maps["flow_repeated"], err = ebpf.NewMap(&ebpf.MapSpec{
 		Name: "flow_repeated", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(flowcache.Repeated{})), MaxEntries: flowcache.MaxPorts,
 	})

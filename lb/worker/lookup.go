@@ -1,7 +1,10 @@
 package worker
 
 import (
+	"math/bits"
+
 	"github.com/weirlb/weir/lb/counter"
+	"github.com/weirlb/weir/lb/header"
 )
 
 // groupSize is the number of packets that go through a stage at a time: a stage asks for at
@@ -40,6 +43,9 @@ func (w *Worker) process(b *batch) {
 	}
 	w.noteSamples(w.tcpSamples.n)
 	w.sampler.count(b)
+	if w.conntrack.Records() && b != &w.requeued { // what waited was counted before
+		w.countPackets(b)
+	}
 }
 
 // group is the part of the batch that begins at a packet, empty outside the batch.
@@ -145,6 +151,35 @@ func (w *Worker) dispatchOther(b *batch, i int, created uint64) {
 	}
 	if ref == 0 && w.counts[counter.NewFlows] != created {
 		ref = w.conntrack.Lookup(p.hash, &p.key) // made by this very batch
+		b.ref[i] = ref
 	}
 	w.slowPath(p, ref)
+}
+
+// countPackets counts the packets of batch b for their flows. Those that begin a flow, and fragments,
+// are counted where their flow is found.
+func (w *Worker) countPackets(b *batch) {
+	for i := range min(b.n, batchSize) {
+		if r := b.ref[i]; r != 0 {
+			if n := b.lengthOf(i); n != 0 {
+				w.conntrack.CountPacket(r, n)
+			}
+		}
+	}
+}
+
+// lengthOf is the length of packet i from the IP header on, after the last stage; 0 for a packet that
+// began its flow.
+func (b *batch) lengthOf(i int) uint32 {
+	i &= batchSize - 1
+	switch h, p := &b.head[i], &b.pkts[i]; {
+	case b.lanes4>>i&1 != 0:
+		return uint32(bits.ReverseBytes16(uint16(h.ip)))
+	case b.lanes6>>i&1 != 0:
+		return header.IPv6Len + uint32(bits.ReverseBytes16(uint16(h.ip>>32)))
+	case p.began:
+		return 0
+	default:
+		return uint32(p.Len)
+	}
 }

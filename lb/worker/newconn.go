@@ -315,6 +315,9 @@ func (w *flows) createConn(o *pendingConn) verdict {
 	default:
 		return w.onTableFull(o)
 	}
+	if p.Frag == 0 {
+		w.conntrack.CountPacket(ref, uint32(p.Len))
+	}
 	if outcome == conntrack.Created && !opens(&p.Packet) {
 		// Of a TCP connection that began elsewhere. The flow counts as half open until it
 		// goes on: the table keeps no flow of a forged packet that is older than a real flow.

@@ -98,6 +98,7 @@ func (w *flows) forwardSlow(p *pkt, ref conntrack.Ref) verdict {
 		if v := w.acceptFragment(p, e); v != pass {
 			return v
 		}
+		w.conntrack.CountPacket(ref, uint32(p.Len))
 	}
 	if !out.dsr {
 		w.translate(p, e)

@@ -12,6 +12,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/endpointhealth"
 	"github.com/weirlb/weir/cmd/weir/event"
+	"github.com/weirlb/weir/cmd/weir/flowlog"
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/privilege"
 	"github.com/weirlb/weir/cmd/weir/problem"
@@ -74,6 +75,7 @@ type Source struct {
 	LB        *lb.LB
 	Services  source.Source
 	Announcer *announcer.Announcer // nil where nothing is announced
+	FlowLog   *flowlog.Log         // nil where connections are not recorded
 	Attempts  *Attempts
 	Monitor   *endpointhealth.Monitor
 	Problems  *problem.Registry

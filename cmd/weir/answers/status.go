@@ -62,6 +62,7 @@ func (src *Source) Status(context.Context) (*api.Status, error) {
 		s.Warnings = append(s.Warnings, w.String())
 	}
 	s.Kernel, s.Privileges, s.StateFiles = src.Kernel(), src.Privileges(), src.stateFiles()
+	s.FlowLog = src.FlowLog.Status()
 	s.FrontendsHash = src.frontendsHash()
 	s.Healthy, s.Unhealthy = h.Healthy, h.Reason
 	s.Announce = src.Announcer.Status()

@@ -56,6 +56,7 @@ func exampleStatus() *Status {
 			ByState:     map[string]uint64{"tcp-established": 7, "udp-stream": 3, "tcp-syn-sent": 0},
 			DisplacedBy: map[string]uint64{"idle": 0, "silent": 5}, Displaced: 5},
 		Drops:     map[string]uint64{"no-conntrack-entry": 10, "martian": 10, "truncated": 11, "ttl-exceeded": 0},
+		FlowLog:   &FlowLog{Records: 9, Lost: 1, Skipped: 2, Targets: []FlowLogTarget{{Name: "ipfix 192.0.2.9:4739", Sent: 6, Lost: 3, Fault: "connection refused"}}},
 		DenyLists: []DenyList{{Name: "spamhaus", Prefixes: 1400, Packets: 7, EndedFlows: 2}},
 		Steering:  map[string]uint64{"frontend": 1005},
 		Neighbors: []Neighbor{

@@ -69,6 +69,8 @@ type Status struct {
 	Drops map[string]uint64 `json:"drops"`
 	// DenyLists are the deny lists, in the order of the configuration.
 	DenyLists []DenyList `json:"denyLists,omitempty"`
+	// FlowLog is the record of connections, nil where there is none.
+	FlowLog *FlowLog `json:"flowLog,omitempty"`
 	// Steering are the counters of the XDP program: packets that it sent to
 	// Weir, passed to the kernel, and so on, by name.
 	Steering map[string]uint64 `json:"steering,omitempty"`

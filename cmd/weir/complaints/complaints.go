@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/cmd/weir/translate"
@@ -32,6 +33,7 @@ const (
 	DenyLists    = "deny lists"
 	Node         = "node"
 	Update       = "update"
+	FlowLog      = "flow log"
 	Announcement = "announcement" // as a whole
 )
 
@@ -106,6 +108,23 @@ func OfPacketPath(l *lb.LB) []problem.Problem {
 			Kind: problem.NoSteeringRoom, Object: "Service " + f.ServiceName,
 			Reason: fmt.Sprintf("%s %s: %s: its packets go to the kernel", f.Kind, f.Address(), why),
 		})
+	}
+	return out
+}
+
+// OfFlowLog are the places to which records of connections cannot be sent now.
+func OfFlowLog(l *api.FlowLog) []problem.Problem {
+	var out []problem.Problem
+	if l == nil {
+		return nil
+	}
+	for _, to := range l.Targets {
+		if to.Fault != "" {
+			out = append(out, problem.Problem{
+				Kind: problem.FlowLog, Object: problem.Weir, Field: "flowLog", Logged: true,
+				Reason: fmt.Sprintf("%s: records are lost: %s", to.Name, to.Fault),
+			})
+		}
 	}
 	return out
 }

@@ -176,6 +176,7 @@ type Configuration struct {
 	// a CPU profile costs the workers a few percent while it runs.
 	EnableProfiling bool `json:"enableProfiling"`
 
+	FlowLog    FlowLog    `json:"flowLog"`
 	StatusPage StatusPage `json:"statusPage"`
 	Logging    Logging    `json:"logging"`
 

@@ -38,6 +38,7 @@ metricsBindAddress: 127.0.0.1:9464
 metricsServices: 100
 healthzBindAddress: "[::]:9465"
 enableProfiling: true
+flowLog: {ipfixCollector: "[2001:db8::9]:4739", jsonFile: /var/log/weir/flows.json, maxPerSecond: 500}
 statusPage: {bindAddress: "127.0.0.1:9466", tokenFile: /etc/weir/token}
 logging: {level: debug, format: json}
 serviceProxyName: weir
@@ -90,6 +91,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		StateDir:           "/var/lib/weir",
 		MetricsBindAddress: "127.0.0.1:9464", MetricsServices: 100, HealthzBindAddress: "[::]:9465",
 		EnableProfiling: true,
+		FlowLog:         FlowLog{"[2001:db8::9]:4739", "/var/log/weir/flows.json", 500},
 		StatusPage:      StatusPage{"127.0.0.1:9466", "/etc/weir/token"},
 		Logging:         Logging{"debug", "json"},
 	}

@@ -34,6 +34,7 @@ func Default() *Configuration {
 		Logging:            Logging{Level: "info", Format: "text"},
 		Interfaces:         []Interface{},
 		FlowCache:          FlowCache{Mode: FlowCacheAuto},
+		FlowLog:            FlowLog{MaxPerSecond: 10_000},
 		Announce: Announce{
 			Speaker: AnnounceOff, Peers: []Peer{}, Prefixes: []string{}, Communities: []string{}, LargeCommunities: []string{},
 			MaxAddresses: 1000, SettleSeconds: 1, LingerMilliseconds: 1000, DrainSeconds: 5, ResetAfterSeconds: 30, Objects: []string{}, ObjectNamespaces: []string{}, ObjectSecrets: []string{}, KernelTable: 177, KernelProtocol: 119,

@@ -19,7 +19,7 @@ import (
 
 const referenceHead = `# Configuration reference
 
-<!-- Written by go generate ./cmd/weir/config from the comments of config.go, interfaces.go, admin.go, announce.go, denylist.go, flood.go, healthchecks.go, limits.go and statuspage.go. -->
+<!-- Written by go generate ./cmd/weir/config from the comments of config.go, interfaces.go, admin.go, announce.go, denylist.go, flood.go, flowlog.go, healthchecks.go, limits.go and statuspage.go. -->
 
 A configuration file has kind ` + "`WeirConfiguration`" + ` and is given to ` + "`weir run --config FILE`" + `.
 [deploy/weir.yaml](../../../deploy/weir.yaml) is a complete file with every default.
@@ -132,6 +132,7 @@ func groupsOf(t *testing.T) []group {
 	maps.Copy(comments, commentsOf(t, "kubernetes.go"))
 	maps.Copy(comments, commentsOf(t, "denylist.go"))
 	maps.Copy(comments, commentsOf(t, "flood.go"))
+	maps.Copy(comments, commentsOf(t, "flowlog.go"))
 	maps.Copy(comments, commentsOf(t, "healthchecks.go"))
 	maps.Copy(comments, commentsOf(t, "limits.go"))
 	maps.Copy(comments, commentsOf(t, "announce.go"))

@@ -69,6 +69,7 @@ func (c *Configuration) Validate() Errors {
 	validateWorkers(c, &r)
 	validateAnnounce(c, &r)
 	validateFlowCache(c, &r)
+	validateFlowLog(c, &r)
 	validatePacketMemory(c, &r)
 	validateServers(c, &r)
 	validateAdmin(c, &r)

@@ -27,6 +27,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/endpointhealth"
 	"github.com/weirlb/weir/cmd/weir/event"
 	"github.com/weirlb/weir/cmd/weir/firewall"
+	"github.com/weirlb/weir/cmd/weir/flowlog"
 	"github.com/weirlb/weir/cmd/weir/healthcheck"
 	"github.com/weirlb/weir/cmd/weir/healthz"
 	"github.com/weirlb/weir/cmd/weir/problem"
@@ -58,6 +59,8 @@ type Daemon struct {
 	attempts *answers.Attempts
 	// announcer is nil where nothing is announced.
 	announcer *announcer.Announcer
+	// flowLog is nil where connections are not recorded.
+	flowLog   *flowlog.Log
 	publisher *publisher.Publisher
 	notify    *sdnotify.Notifier
 	// problems are all that is not done as it was asked for.
@@ -167,6 +170,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	addresses := d.lb.Router().OnChange() // before anything can change
 	task("packet path", d.lb.Run)
 	task("addresses", func(ctx context.Context) error { return d.publisher.FollowAddresses(ctx, addresses) })
+	task("flow log", d.flowLog.Run)
 	task("health checks", d.checks.Run)
 	task("health of endpoints", d.health.Run)
 	task("reload", func(ctx context.Context) error { return d.followReload(ctx, o.Signals.Reload) })
@@ -206,6 +210,10 @@ func (d *Daemon) open(sockets *xsk.Transfer, denied []lb.DenyList) (err error) {
 	if d.lb, err = lb.New(path); err != nil {
 		return err
 	}
+	d.flowLog = flowlog.New(flowlog.Config{
+		Collector: d.cfg.FlowLog.Collector(), File: d.cfg.FlowLog.JSONFile,
+		Table: d.lb.FlowTable(), ServiceNames: d.lb.Tables().ServiceNames, Services: d.publisher.Served, Log: d.log,
+	})
 	d.tune()
 	d.health = d.newHealth()
 	d.checks = d.newChecks()
@@ -273,6 +281,7 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		ProcSys:              os.Getenv("WEIR_PROC_SYS"),
 		StateDir:             filepath.Dir(cfg.Admin.Socket),
 		GUEZeroChecksum:      cfg.Forwarding.GUEZeroChecksum,
+		FlowRecords:          cfg.FlowLog.PerSecond(),
 		FlowCache:            cfg.FlowCache.Mode != config.FlowCacheOff,
 		FrameSize:            int(cfg.PacketMemory.FrameSize),
 		MinPathMTU:           cfg.Forwarding.MinPathMTU,

@@ -40,6 +40,7 @@ func (d *Daemon) lookForProblems() {
 	d.problems.Refresh(complaints.Conflicts, func() []problem.Problem { return complaints.OfConflicts(d.lb) })
 	d.problems.Refresh(complaints.Health, d.health.Problems)
 	d.problems.Refresh(complaints.Node, d.nodeProblems)
+	d.problems.Refresh(complaints.FlowLog, func() []problem.Problem { return complaints.OfFlowLog(d.flowLog.Status()) })
 	d.problems.Refresh(complaints.Announcement, d.announcer.Problems)
 }
 

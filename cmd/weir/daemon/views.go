@@ -15,7 +15,7 @@ import (
 func answersOf(d *Daemon) *answers.Source {
 	return &answers.Source{
 		Published: d.publisher, Process: state{d}, Operator: operator{d, d.ending},
-		NodeName: d.cfg.NodeName, LB: d.lb, Services: d.source, Announcer: d.announcer, Attempts: d.attempts, Monitor: d.health,
+		NodeName: d.cfg.NodeName, LB: d.lb, Services: d.source, Announcer: d.announcer, FlowLog: d.flowLog, Attempts: d.attempts, Monitor: d.health,
 		Problems: d.problems, EventRing: d.events, Phases: d.phases, Level: d.level, Log: d.log,
 	}
 }

@@ -181,7 +181,7 @@ func TestMetricsAreConsistent(t *testing.T) {
 
 func TestMetricNamesFollowTheConventions(t *testing.T) {
 	name := regexp.MustCompile(`^weir_[a-z][a-z0-9_]*$`)
-	labels := []string{"worker", "device", "queue", "umem", "reason", "state", "action", "feature", "mode", "driver", "hook", "tx_checksum", "pinned", "version", "revision", "goversion", "resource", "kind", "severity", "file", "cause", "address", "peer", "class", "interface", "change", "list"}
+	labels := []string{"worker", "device", "queue", "umem", "reason", "state", "action", "feature", "mode", "driver", "hook", "tx_checksum", "pinned", "version", "revision", "goversion", "resource", "kind", "severity", "file", "cause", "address", "peer", "class", "interface", "change", "list", "to"}
 	for _, m := range all {
 		if !name.MatchString(m.name) {
 			t.Errorf("%s is no name", m.name)

@@ -3,6 +3,7 @@ package metrics
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/lb/counter"
@@ -128,6 +129,29 @@ var workers = slices.Concat(workerCounters(), []metric{
 				e(float64(l.Prefixes), l.Name)
 			}
 		}),
+	total("flow_records_total", "Starts and ends of connections that were recorded for flowLog.", nil,
+		func(s *api.Status, e emit) {
+			if l := s.FlowLog; l != nil {
+				e(float64(l.Records))
+			}
+		}),
+	total("flow_records_sent_total", "Records of connections that were sent, by the place that they go to, ipfix or file.", []string{"to"},
+		func(s *api.Status, e emit) {
+			eachFlowTarget(s, func(kind string, t *api.FlowLogTarget) { e(float64(t.Sent), kind) })
+		}),
+	total("flow_records_lost_total", "Records of connections that were lost: by the place that they could not be sent to, or worker, where there was no room.", []string{"to"},
+		func(s *api.Status, e emit) {
+			if s.FlowLog != nil {
+				e(float64(s.FlowLog.Lost), "worker")
+			}
+			eachFlowTarget(s, func(kind string, t *api.FlowLogTarget) { e(float64(t.Lost), kind) })
+		}),
+	total("flow_log_skipped_connections_total", "Connections beyond flowLog.maxPerSecond, of which nothing is recorded.", nil,
+		func(s *api.Status, e emit) {
+			if l := s.FlowLog; l != nil {
+				e(float64(l.Skipped))
+			}
+		}),
 	total("dropped_packets_total", "Packets dropped, each under one reason.", []string{"reason"},
 		func(s *api.Status, e emit) {
 			for reason, n := range s.Drops {
@@ -135,6 +159,18 @@ var workers = slices.Concat(workerCounters(), []metric{
 			}
 		}),
 })
+
+// eachFlowTarget calls f for the places of the flow log, of which there is one of a kind at most.
+func eachFlowTarget(s *api.Status, f func(kind string, t *api.FlowLogTarget)) {
+	if s.FlowLog == nil {
+		return
+	}
+	for i := range s.FlowLog.Targets {
+		t := &s.FlowLog.Targets[i]
+		kind, _, _ := strings.Cut(t.Name, " ")
+		f(kind, t)
+	}
+}
 
 // workerCounters has a metric for every counter of a worker.
 func workerCounters() []metric {

@@ -76,6 +76,9 @@ func writable(cfg *config.Configuration) []string {
 	if cfg.Conntrack.Path != "" {
 		dirs = append(dirs, filepath.Dir(cfg.Conntrack.Path))
 	}
+	if cfg.FlowLog.JSONFile != "" {
+		dirs = append(dirs, filepath.Dir(cfg.FlowLog.JSONFile))
+	}
 	if cfg.StateDir != "" {
 		dirs = append(dirs, cfg.StateDir)
 	}

@@ -27,6 +27,7 @@ func Status(w io.Writer, s, prev *api.Status) error {
 	renderWorkers(b, s, prev)
 	renderCounts(b, "Drops", s.Drops, "none")
 	renderDenyLists(b, s)
+	renderFlowLog(b, s.FlowLog)
 	renderNeighbors(b, s)
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -239,6 +240,19 @@ func renderDenyLists(b *strings.Builder, s *api.Status) {
 	row(t, "DENY LIST", "PREFIXES", "PACKETS", "ENDED FLOWS")
 	for _, l := range s.DenyLists {
 		row(t, l.Name, fmt.Sprint(l.Prefixes), fmt.Sprint(l.Packets), fmt.Sprint(l.EndedFlows))
+	}
+	t.Flush()
+}
+
+func renderFlowLog(b *strings.Builder, l *api.FlowLog) {
+	if l == nil {
+		return
+	}
+	fmt.Fprintf(b, "\nFlow log: %d records, %d lost for room, %s skipped\n", l.Records, l.Lost, plural(int(l.Skipped), "connection"))
+	t := table(b)
+	row(t, "FLOW LOG", "SENT", "LOST", "FAULT")
+	for _, to := range l.Targets {
+		row(t, to.Name, fmt.Sprint(to.Sent), fmt.Sprint(to.Lost), dash(to.Fault))
 	}
 	t.Flush()
 }

@@ -273,6 +273,20 @@ static __always_inline void sample(const struct segment *s, const struct place *
 		__sync_val_compare_and_swap(other, acknowledged, s->acknowledgment);
 }
 
+/* Set by the loader: connections are recorded, and flow_counts has an element for each entry. */
+const volatile __u8 counts = 0;
+
+/* count_packet counts the packet for its direction of the connection. */
+static __always_inline void count_packet(const struct segment *s, const struct place *at)
+{
+	__u32 number = at->ref - 1;
+	struct flow_count *c = bpf_map_lookup_elem(&flow_counts, &number);
+	if (c) {
+		__sync_fetch_and_add(&c->packets, s->pieces);
+		__sync_fetch_and_add(&c->bytes, s->length);
+	}
+}
+
 /* note keeps what the packet loop would have noted. */
 static __always_inline void note(const struct segment *s, const struct place *at)
 {
@@ -284,6 +298,8 @@ static __always_inline void note(const struct segment *s, const struct place *at
 		STORE(at->hop->used, tick);
 	if (s->acknowledges && (first || at->followed || (s->sequence & (FLOW_MILESTONE - 1)) < s->length))
 		sample(s, at);
+	if (counts)
+		count_packet(s, at);
 }
 
 /*

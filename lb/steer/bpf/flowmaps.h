@@ -26,6 +26,7 @@ FLOW_ARRAY(flow_index, struct flow_bucket);
 FLOW_ARRAY(flow_next_hops, struct flow_adjacency);
 FLOW_ARRAY(flow_state, struct flow_state);
 FLOW_ARRAY(flow_gone, __u64);
+FLOW_ARRAY(flow_counts, struct flow_count); /* by entry; a single element if !counts */
 
 /* By slot. */
 struct {

@@ -141,4 +141,12 @@ _Static_assert(__builtin_offsetof(struct flow_repeated, packets) == 0, "layout")
 _Static_assert(__builtin_offsetof(struct flow_repeated, bytes) == 8, "layout");
 _Static_assert(sizeof(struct flow_repeated) == 16, "layout");
 
+struct flow_count {
+	__u64 packets;
+	__u64 bytes;
+};
+_Static_assert(__builtin_offsetof(struct flow_count, packets) == 0, "layout");
+_Static_assert(__builtin_offsetof(struct flow_count, bytes) == 8, "layout");
+_Static_assert(sizeof(struct flow_count) == 16, "layout");
+
 #endif

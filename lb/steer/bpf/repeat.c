@@ -89,6 +89,7 @@ static __always_inline int repeat_xdp(struct xdp_md *ctx, struct cursor frame, _
 	struct segment s = {
 		.port_flags = x.total == linear ? FLOW_PORT_XDP : FLOW_PORT_XDP_FRAG,
 		.tagged = l3 != ETHERNET,
+		.pieces = 1,
 	};
 	struct recipe r = {};
 	struct cursor p = { frame.at + l3, frame.end };
@@ -240,7 +241,7 @@ static __always_inline int repeat_tcx(struct __sk_buff *skb, int family, __u32 s
 	struct cursor frame = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	__u32 at = ETHERNET + ip_header(family), pieces = skb->gso_segs;
 	struct extent x = { .total = skb->len, .gso_size = skb->gso_size };
-	struct segment s = { .tagged = skb->vlan_present != 0 };
+	struct segment s = { .tagged = skb->vlan_present != 0, .pieces = pieces ? pieces : 1 };
 	struct recipe r = {};
 	struct cursor p = { frame.at + ETHERNET, frame.end };
 	if (!read_segment(p, &x, x.total - ETHERNET, family, &s))
@@ -269,7 +270,7 @@ static __always_inline int repeat_tcx(struct __sk_buff *skb, int family, __u32 s
 		action = put_tag(skb, s.tagged, vlan);
 	if (action != TCX_REDIRECT)
 		return action;
-	count_repeated(slot, pieces ? pieces : 1, x.total);
+	count_repeated(slot, s.pieces, x.total);
 	return bpf_redirect(r.if_index, 0);
 }
 

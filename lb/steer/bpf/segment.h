@@ -35,6 +35,7 @@ struct segment {
 	__u32 sequence;
 	__u32 end;
 	__u32 acknowledgment;
+	__u32 pieces; /* packets that it is on the wire */
 	__u8 family;
 	__u8 protocol;
 	__u8 acknowledges; /* TCP with ACK */
