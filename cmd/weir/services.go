@@ -142,7 +142,7 @@ STATE is that of the EndpointSlice, health checks and drains together: ready; te
 which gets new flows while no endpoint is ready; terminated; or not-ready.
 HEALTH is what this node has found out, and since when: passing or failing by the health
 check of the Service, with the latency of the last probe; ejected, since connections
-failed; or unchecked.
+failed, or failing if it is used all the same, since too many are ejected; or unchecked.
 USED says whether it gets new flows of clients from outside here, by the traffic policy
 in POLICY, and REASON why.
 CONNECTIONS are those of this node to it, OPEN those that are open.

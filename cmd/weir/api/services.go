@@ -142,9 +142,12 @@ type EndpointState struct {
 
 // EndpointHealth is what checks of a node say of an endpoint.
 type EndpointHealth struct {
-	// State is passing or failing by the health check of the Service, ejected by the passive check, or
-	// unchecked.
+	// State is passing or failing by the health check of the Service, ejected by the passive check, failing
+	// also if Kept, or unchecked.
 	State string `json:"state"`
+	// Kept is true of an endpoint that is failing by the passive check, and used all the same: too many
+	// others are ejected.
+	Kept bool `json:"kept,omitempty"`
 	// Since is absent of an endpoint that is not checked.
 	Since *time.Time `json:"since,omitempty"`
 	// Reason is why the check fails, or the endpoint is ejected.

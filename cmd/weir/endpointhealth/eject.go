@@ -14,7 +14,6 @@ import (
 	"github.com/weirlb/weir/discovery/probe"
 	"github.com/weirlb/weir/discovery/prober"
 	"github.com/weirlb/weir/lb/attempts"
-	"github.com/weirlb/weir/topology"
 )
 
 // Outlier ejection, with the words of Envoy. Anyone can make attempts fail: by SYNs with forged
@@ -54,7 +53,13 @@ type suspect struct {
 	since     time.Time // of ejected
 	until     time.Time // not ejected: the next connection of the node's own; ejected: the end
 	failed    uint64    // attempts, at the last connection of the node's own
-	reason    string
+	reason    string    // of attempts
+	fault     error     // of the node's own connection
+
+	kept      bool      // it fails, and is not ejected, since too many are
+	keptSince time.Time // of kept
+	keeping   bool      // verifying: it may not be ejected
+	failsAt   time.Time // the last look that found attempts to fail in a row
 }
 
 // ejections are the suspects of a Monitor, under its lock.
@@ -63,18 +68,11 @@ type ejections struct {
 	byNumber  map[uint32]place // where a number was found
 	verifying int
 	byOwner   map[string]int // verifying, by namespace
-	count     int            // that are ejected
+	count     int            // that are ejected or kept
 }
 
 func noEjections() ejections {
 	return ejections{suspects: map[place]*suspect{}, byNumber: map[uint32]place{}, byOwner: map[string]int{}}
-}
-
-// mayVerify reports whether there is room for another connection of the node's own to an endpoint of a
-// namespace.
-func (e *ejections) mayVerify(namespace string) bool {
-	free := maxVerifying - e.verifying
-	return free > 0 && e.byOwner[namespace] < max(1, (free+2)/3)
 }
 
 // ejected reports whether an endpoint is ejected.
@@ -83,15 +81,6 @@ func (m *Monitor) ejected(p place) bool {
 	defer m.mu.Unlock()
 	s := m.suspects[p]
 	return s != nil && s.ejected
-}
-
-// outBeside reports whether an endpoint takes of the room of another: it is ejected, or, where that one
-// is not ejected yet, may be in a moment.
-func (m *Monitor) outBeside(p, other place) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s, x := m.suspects[p], m.suspects[other]
-	return s != nil && (s.ejected || s.verifying && (x == nil || !x.ejected))
 }
 
 // WarmsUp reports whether an endpoint of a Service has come back from an ejection a short time ago.
@@ -128,7 +117,7 @@ func (m *Monitor) forgetGone(svc *discovery.Service) {
 }
 
 func (m *Monitor) drop(p place) {
-	if m.suspects[p].ejected {
+	if s := m.suspects[p]; s.ejected || s.kept {
 		m.count--
 	}
 	delete(m.suspects, p)
@@ -158,20 +147,23 @@ func (m *Monitor) look(ctx context.Context, tasks *sync.WaitGroup, now time.Time
 		m.mu.Unlock()
 		return
 	}
-	var due, ejected []place
+	m.findNumbers(failing)
+	m.endKept(failing, now)
+	var due, again, told []place
 	for p, s := range m.suspects {
-		if s.ejected {
-			ejected = append(ejected, p)
+		if s.ejected || s.kept {
+			told = append(told, p)
 		}
 		switch {
 		case s.verifying || now.Before(s.until):
 		case s.ejected:
 			due = append(due, p)
+		case s.kept:
+			again = append(again, p)
 		case now.Sub(s.since) > maxEjection && now.Sub(s.until) > maxEjection:
 			m.drop(p) // it has been well for long
 		}
 	}
-	m.findNumbers(failing)
 	for i := range failing {
 		p, ok := m.byNumber[failing[i].Number]
 		if !ok {
@@ -182,26 +174,27 @@ func (m *Monitor) look(ctx context.Context, tasks *sync.WaitGroup, now time.Time
 			s = &suspect{since: now}
 			m.suspects[p] = s
 		}
-		if !s.verifying && !s.ejected && !now.Before(s.until) && failing[i].Failed() != s.failed {
+		if !s.verifying && !s.ejected && !s.kept && !now.Before(s.until) && failing[i].Failed() != s.failed {
 			s.failed, s.reason = failing[i].Failed(), inARow(&failing[i].Counts)
 			due = append(due, p)
 		}
 	}
+	due = append(due, again...) // new suspects first: there is not room for all
 	services := map[discovery.ServiceName]*discovery.Service{}
 	for _, p := range due {
 		services[p.service] = m.services[p.service]
 	}
-	for _, p := range ejected {
+	for _, p := range told {
 		services[p.service] = m.services[p.service]
 	}
 	m.mu.Unlock()
-	for _, p := range ejected {
+	for _, p := range told {
 		switch svc := services[p.service]; {
 		case svc == nil:
 		case !m.cfg.Passive(svc):
-			m.readmit(p, now, "comes back: passive checks are off")
+			m.readmit(p, now, "passive checks are off")
 		case m.passesAgain(svc, p):
-			m.readmit(p, now, "comes back: it passes the health check")
+			m.readmit(p, now, "it passes the health check")
 		}
 	}
 	for _, p := range due {
@@ -256,21 +249,22 @@ func (m *Monitor) decide(ctx context.Context, tasks *sync.WaitGroup, svc *discov
 	if !room {
 		return
 	}
-	allowed := protocolNumbers[p.protocol] != 0 && m.cfg.Passive(svc) && m.room(svc, p)
+	allowed := protocolNumbers[p.protocol] != 0 && m.cfg.Passive(svc)
+	room = m.room(svc, p)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.suspects[p]
 	switch {
 	case s == nil:
 		return
-	case !allowed && s.ejected:
+	case s.ejected && (!allowed || !room):
 		m.back(p, s, now, "comes back: as many endpoints are ejected as may be")
 		return
 	case !allowed:
 		s.until = now.Add(trust)
 		return
 	}
-	s.verifying = true
+	s.verifying, s.keeping = true, !room
 	m.verifying++
 	m.byOwner[p.service.Namespace]++
 	tasks.Go(func() {
@@ -296,23 +290,28 @@ func (m *Monitor) verified(p place, err error, now time.Time) {
 	switch {
 	case err == nil && s.ejected:
 		m.back(p, s, now, "comes back: it answers the node")
+	case err == nil && s.kept:
+		m.works(p, s, now, "it answers the node")
 	case err == nil:
 		s.until = now.Add(trust)
+	case s.keeping && !s.ejected:
+		m.keep(p, s, now, err)
 	case s.ejected && !s.proven: // it may be the node alone that does not reach it: attempts decide again
 		m.back(p, s, now, "comes back: its time is over, and the node has never reached it")
 	default:
 		if !s.ejected {
-			s.ejected, s.since = true, now
-			m.count++
-			s.reason = fmt.Sprintf("%s; a connection of the node: %v", s.reason, err)
-			m.note(Change{p.service, p.at, "is ejected: " + s.reason})
+			if !s.kept {
+				m.count++
+			}
+			s.ejected, s.kept, s.since, s.fault = true, false, now, err
+			m.note(Change{p.service, p.at, "is ejected: " + s.why()})
 		}
 		s.times++
 		s.until = now.Add(min(time.Duration(s.times)*baseEjection, maxEjection))
 	}
 }
 
-// passesAgain reports whether an ejected endpoint has passed the health check at its own port since then.
+// passesAgain reports whether an endpoint that is ejected or kept has passed the health check at its own port since then.
 // At another port a check says nothing of the port that refuses connections.
 func (m *Monitor) passesAgain(svc *discovery.Service, p place) bool {
 	c := checkingOf(svc, m.guard.Load())
@@ -328,15 +327,26 @@ func (m *Monitor) passesAgain(svc *discovery.Service, p place) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.suspects[p]
-	return state.Value == prober.Passing && s != nil && state.Passed.Add(-state.Latency).After(s.since)
+	if s == nil {
+		return false
+	}
+	since := s.since
+	if s.kept {
+		since = s.keptSince
+	}
+	return state.Value == prober.Passing && state.Passed.Add(-state.Latency).After(since)
 }
 
-// readmit ends an ejection before its time.
-func (m *Monitor) readmit(p place, now time.Time, text string) {
+// readmit ends before its time what is said of an endpoint that is ejected or kept.
+func (m *Monitor) readmit(p place, now time.Time, why string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s := m.suspects[p]; s != nil && s.ejected && !s.verifying {
-		m.back(p, s, now, text)
+	switch s := m.suspects[p]; {
+	case s == nil || s.verifying:
+	case s.ejected:
+		m.back(p, s, now, "comes back: "+why)
+	case s.kept:
+		m.works(p, s, now, why)
 	}
 }
 
@@ -345,43 +355,6 @@ func (m *Monitor) back(p place, s *suspect, now time.Time, text string) {
 	s.ejected, s.since, s.until = false, now, now.Add(trust)
 	m.count--
 	m.note(Change{p.service, p.at, text})
-}
-
-// room reports whether an endpoint may be ejected, or stay so, beside those that are.
-func (m *Monitor) room(svc *discovery.Service, p place) bool {
-	r := m.cfg.Readiness()
-	r.Health = func(svc *discovery.Service, q *discovery.Port, at netip.AddrPort) topology.Health {
-		return topology.Health{Failing: m.fails(svc, q, at)}
-	}
-	port := endpointAt(r.Of(svc), p)
-	if port == nil {
-		return false
-	}
-	here := func(e *topology.Endpoint) bool { return m.cfg.NodeName != "" && e.NodeName == m.cfg.NodeName }
-	var ready, ejected, readyHere, ejectedHere int
-	onNode := false
-	for i := range port.Endpoints {
-		e := &port.Endpoints[i]
-		if !e.Ready || e.AddrPort.Addr().Is4() != p.at.Addr().Is4() {
-			continue
-		}
-		out := e.AddrPort == p.at || m.outBeside(place{p.service, p.port, p.protocol, e.AddrPort}, p)
-		ready++
-		if out {
-			ejected++
-		}
-		if here(e) {
-			readyHere++
-			if out {
-				ejectedHere++
-			}
-			onNode = onNode || e.AddrPort == p.at
-		}
-	}
-	if onNode && svc.Policy.UsesLocal() && 100*ejectedHere > maxEjectionPercent*readyHere {
-		return false
-	}
-	return 100*ejected <= maxEjectionPercent*ready
 }
 
 func serviceName(text string) discovery.ServiceName {

@@ -22,7 +22,9 @@ func (m *Monitor) State(svc *discovery.Service, p *discovery.Port, at netip.Addr
 	m.mu.Lock()
 	s := m.suspects[place{svc.Name, p.Port, p.Protocol, at}]
 	if s != nil && s.ejected {
-		h.State, h.Since, h.Reason = api.HealthEjected, &s.since, s.reason
+		h.State, h.Since, h.Reason = api.HealthEjected, new(s.since), s.why()
+	} else if s != nil && s.kept {
+		h.State, h.Since, h.Reason, h.Kept = api.HealthFailing, new(s.keptSince), s.why(), true
 	}
 	m.mu.Unlock()
 	c := checkingOf(svc, m.guard.Load())
@@ -35,7 +37,7 @@ func (m *Monitor) State(svc *discovery.Service, p *discovery.Port, at netip.Addr
 	}
 	state := m.probes.State(svc.Name.Namespace, t)
 	switch {
-	case h.State == api.HealthEjected:
+	case h.State == api.HealthEjected, h.Kept && state.Value != prober.Failing:
 		return h
 	case state.Since.IsZero():
 		if why := m.refusal(svc, p, at, &t); why != "" {
@@ -43,7 +45,7 @@ func (m *Monitor) State(svc *discovery.Service, p *discovery.Port, at netip.Addr
 		}
 		return h
 	}
-	h.State, h.Since = state.Value.String(), &state.Since
+	h.State, h.Since, h.Kept = state.Value.String(), &state.Since, false
 	if state.Value == prober.Failing {
 		h.Reason = reasonAt(at, t.At, state.Reason)
 	}
@@ -67,7 +69,7 @@ func (m *Monitor) refusal(svc *discovery.Service, p *discovery.Port, at netip.Ad
 // Counts are the endpoints of a Service by health: those that have another than unchecked.
 func (m *Monitor) Counts(svc *discovery.Service) map[string]int {
 	out := map[string]int{}
-	if svc.Options.HealthCheck == nil && !m.anyEjected() {
+	if svc.Options.HealthCheck == nil && !m.anyTold() {
 		return out
 	}
 	for i := range svc.Ports {
@@ -81,7 +83,7 @@ func (m *Monitor) Counts(svc *discovery.Service) map[string]int {
 	return out
 }
 
-func (m *Monitor) anyEjected() bool {
+func (m *Monitor) anyTold() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.count > 0
@@ -117,7 +119,7 @@ func (m *Monitor) Problems() (out []problem.Problem) {
 // failing says which endpoints of a Service fail or are ejected, "" for none.
 func (m *Monitor) failing(svc *discovery.Service) string {
 	var names []string
-	total := 0
+	total, are := 0, "accept no connection"
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		for j := range p.Endpoints {
@@ -131,24 +133,27 @@ func (m *Monitor) failing(svc *discovery.Service) string {
 				names = append(names, fmt.Sprintf("%s is ejected (%s)", e.AddrPort, h.Reason))
 			case prober.Failing.String():
 				names = append(names, fmt.Sprintf("%s fails (%s)", e.AddrPort, h.Reason))
+				if !h.Kept {
+					are = "do not work"
+				}
 			}
 		}
 	}
 	if len(names) == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("%d of %d ready endpoints do not work: %s", len(names), total, event.Some(names))
+	text := fmt.Sprintf("%d of %d ready endpoints %s: %s", len(names), total, are, event.Some(names))
 	switch used := m.usedAllTheSame(svc); used {
 	case 0:
 	case total:
 		text += "; since all fail, all are used"
 	default:
-		text += fmt.Sprintf("; %d of these are used all the same, since their Service port has no other", used)
+		text += fmt.Sprintf("; %d of these are used all the same, since too few others work", used)
 	}
 	return text
 }
 
-// usedAllTheSame is how many endpoints that fail or are ejected count as ready.
+// usedAllTheSame is how many endpoints that fail or are ejected count as ready, with those that are kept.
 func (m *Monitor) usedAllTheSame(svc *discovery.Service) (n int) {
 	r := m.cfg.Readiness()
 	r.Health = m.Health
@@ -156,7 +161,8 @@ func (m *Monitor) usedAllTheSame(svc *discovery.Service) (n int) {
 	for i := range now.Ports {
 		for j := range now.Ports[i].Endpoints {
 			e := &now.Ports[i].Endpoints[j]
-			if e.Ready && m.Health(svc, &svc.Ports[i], e.AddrPort) != (topology.Health{}) {
+			p := &svc.Ports[i]
+			if e.Ready && (m.Health(svc, p, e.AddrPort) != (topology.Health{}) || m.isKept(place{svc.Name, p.Port, p.Protocol, e.AddrPort})) {
 				n++
 			}
 		}
@@ -172,12 +178,14 @@ func Age(h *api.EndpointHealth, now time.Time) string {
 	return " for " + max(0, now.Sub(*h.Since)).Round(time.Second).String()
 }
 
-// Reason is the health of an endpoint that keeps new flows from it, in a sentence; "" for another.
+// Reason is the health of an endpoint that fails or is ejected, in a sentence; "" for another.
 func Reason(h *api.EndpointHealth, now time.Time) string {
-	switch h.State {
-	case api.HealthEjected:
+	switch {
+	case h.Kept:
+		return "accepts no connection" + Age(h, now) + ", and is used all the same: " + h.Reason
+	case h.State == api.HealthEjected:
 		return "ejected" + Age(h, now) + ": " + strings.TrimSpace(h.Reason)
-	case prober.Failing.String():
+	case h.State == prober.Failing.String():
 		return "fails the health check" + Age(h, now) + ": " + strings.TrimSpace(h.Reason)
 	}
 	return ""

@@ -85,7 +85,7 @@ var Kinds = []Description{
 	{OrphanSlice, Warning, false, false, "An EndpointSlice names no Service, or one that does not exist."},
 	{NoHints, Warning, true, false, "The Service asks for `spec.trafficDistribution`, and its EndpointSlices have no hints."},
 	{ServiceWarning, Warning, true, false, "A part of the Service is ignored: addresses of another family, an unknown annotation `weir.dev/...`, an Endpoints object that is too long, a slice of names. Or a name of an endpoint is not resolved, or leads to a refused address. Or a frontend on the node's own address has a port in `snat.ports`."},
-	{EndpointHealth, Warning, true, false, "Ready endpoints fail the health check of the Service, or are ejected because connections to them fail."},
+	{EndpointHealth, Warning, true, false, "Ready endpoints fail the health check of the Service, or are ejected because connections to them fail, or are used although they accept none, since too many are ejected."},
 	{HealthChecks, Warning, false, false, "The node cannot send probes of health checks, or not as often as Services ask for."},
 	{HealthCheckPort, Error, true, true, "Weir cannot listen on the `spec.healthCheckNodePort`, or another Service or Weir itself answers there."},
 	{HealthCheckShared, Note, true, false, "Another process, most likely kube-proxy, listens on the `spec.healthCheckNodePort`."},
