@@ -91,17 +91,3 @@ func (c *Configuration) HostVethPrefixes() (v4, v6 netip.Prefix) {
 	}
 	return v4, v6
 }
-
-// Listener is the field that has Weir listen on a TCP port, "" if none does.
-func (c *Configuration) Listener(port uint16) string {
-	for _, l := range []struct{ field, address string }{
-		{"metricsBindAddress", c.MetricsBindAddress},
-		{"healthzBindAddress", c.HealthzBindAddress},
-		{"statusPage.bindAddress", c.StatusPage.BindAddress},
-	} {
-		if a, err := netip.ParseAddrPort(l.address); err == nil && a.Port() == port {
-			return l.field
-		}
-	}
-	return ""
-}

@@ -102,7 +102,8 @@ type Configuration struct {
 
 	// ProtectedPorts are never load balanced on the addresses of the node,
 	// whatever a Service asks for, so that the node stays reachable for repair.
-	// A Service on such a port stays with the kernel.
+	// A Service on such a port stays with the kernel. So do ports of these addresses on which
+	// Weir itself listens.
 	ProtectedPorts []uint16 `json:"protectedPorts"`
 
 	// ProtectedEndpointPorts are ports of programs of the node, such as the SSH

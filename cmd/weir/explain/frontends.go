@@ -105,7 +105,7 @@ func Imagine(cfg *config.Configuration, services []*discovery.Service, node disc
 	opts := translate.Options{
 		Node: node.Node, NodeAddresses: node.Addresses,
 		ClusterIPs: cfg.ClusterIPs, ExternalIPs: cfg.ExternalIPs, LoadBalancerClass: cfg.LoadBalancerClass,
-		ProtectedPorts: cfg.ProtectedPorts, SNATPorts: cfg.SNAT.Range(), DenyLists: cfg.DenyLists,
+		ProtectedPorts: cfg.ProtectedPorts, Listener: cfg.ListenerAt, SNATPorts: cfg.SNAT.Range(), DenyLists: cfg.DenyLists,
 		Guard: translate.GuardOf(cfg, own), Mode: translate.Mode(cfg.Forwarding.Mode),
 	}
 	t := translate.New(opts)

@@ -186,6 +186,8 @@ endpoints: [{addresses: [10.1.1.1]}]
 		{"within the limits", loadBalancer("web", ports[0]), "edge-1", OK, "1 objects"},
 		{"beyond the limits", loadBalancer("web", ports...), "edge-1", Wrong, "asks for more than the 655 frontends that a Service may have"},
 		{"bad port", strings.Replace(good, "30080", "70000", 1), "edge-1", Wrong, "spec.ports[0].nodePort"},
+		{"protected node port", strings.Replace(good, "30080", "22", 1), "edge-1", Wrong, "port 22 is protected on the node's own addresses (protectedPorts)"},
+		{"node port of Weir itself", strings.Replace(good, "30080", "9465", 1), "edge-1", Wrong, "Weir itself listens there (healthzBindAddress)"},
 		{"not YAML", "a: [", "edge-1", Wrong, "web.yaml"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package hostcheck
 import (
 	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -80,6 +81,7 @@ func judgeServices(fs *findings, cfg *config.Configuration, src *manifest.Source
 	node := discovery.Node{Node: src.Node(), Addresses: src.NodeAddresses()}
 	machine := machineAddresses()
 	own := func(a netip.Addr) bool { return slices.Contains(node.Addresses, a) || machine[a] }
+	node.Addresses = nodePortAddresses(cfg, node.Addresses, slices.Collect(maps.Keys(machine)), defaultSource)
 	view, err := explain.Imagine(cfg, services, node, own)
 	if err != nil {
 		fs.add(Wrong, "manifests", "%v", err)

@@ -73,7 +73,7 @@ var Kinds = []Description{
 	{UnsupportedField, Error, true, true, "A Service has a field that Weir does not honor: the kernel serves the whole Service."},
 	{FrontendConflict, Error, true, true, "Another Service holds the address, protocol and port."},
 	{FrontendContested, Warning, true, false, "Another Service claims an address, protocol and port of the Service, and does not get it."},
-	{ProtectedPort, Error, true, true, "The address is the node's own, and the port is in `protectedPorts`, or in `protectedEndpointPorts` for an endpoint. Or an endpoint has an address of `hostVeth.prefixes`."},
+	{ProtectedPort, Error, true, true, "The address is the node's own, and the port is in `protectedPorts` or Weir itself listens there, or it is in `protectedEndpointPorts` for an endpoint. Or an endpoint has an address of `hostVeth.prefixes`."},
 	{NoNodeAddress, Error, false, false, "A Service has node ports, and the node has no address for them in `nodePortAddresses`."},
 	{NoNodePort, Error, true, true, "A Service of type NodePort or LoadBalancer has a port without a node port, and no load balancer address that Weir serves: clients cannot reach it."},
 	{OverLimit, Error, true, true, "A Service exceeds `limits`, or a store is full and older Services have the room: the kernel serves the whole Service, or an address of it is not announced."},

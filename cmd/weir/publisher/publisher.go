@@ -116,6 +116,7 @@ func (p *Publisher) options() translate.Options {
 		ClusterIPs:     p.cfg.ClusterIPs,
 		ExternalIPs:    p.cfg.ExternalIPs,
 		ProtectedPorts: p.cfg.ProtectedPorts,
+		Listener:       p.cfg.ListenerAt,
 		SNATPorts:      p.cfg.SNAT.Range(),
 		DenyLists:      p.cfg.DenyLists,
 		Guard:          translate.GuardOf(p.cfg, p.addresses.Local),

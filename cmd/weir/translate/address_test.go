@@ -44,6 +44,26 @@ func TestOwnAddressesBeyondThoseOfNodePorts(t *testing.T) {
 	}
 }
 
+// A frontend at a port on which Weir itself listens would take the place of its own answers.
+func TestPortsOnWhichWeirListensAreProtected(t *testing.T) {
+	cfg := config.Default()
+	cfg.Announce.L2.Interfaces = []string{"eth0"}
+	tr := New(Options{NodeAddresses: []netip.Addr{node1}, Listener: cfg.ListenerAt})
+	expect(t, tr.Apply(update(service("web", func(s *discovery.Service) {
+		s.Ports[0].Port, s.Ports[0].NodePort = 9465, 9465
+		s.Ports = append(s.Ports, discovery.Port{Name: "link", Protocol: "UDP", Port: 81, NodePort: 7949},
+			discovery.Port{Name: "local", Protocol: "TCP", Port: 82, NodePort: 9464})
+		s.LoadBalancerIPs = addrs("192.0.2.1")
+	}))),
+		"put ns/web",
+		"LoadBalancer 192.0.2.1:81/17 -> none Reject",
+		"NodePort 192.0.2.1:9464/6 -> none Reject",
+		"LoadBalancer 192.0.2.1:82/6 -> none Reject",
+		"protected-port ns/web: NodePort 192.0.2.1:9465 is not taken: Weir itself listens there (healthzBindAddress)",
+		"protected-port ns/web: LoadBalancer 192.0.2.1:9465 is not taken: Weir itself listens there (healthzBindAddress)",
+		"protected-port ns/web: NodePort 192.0.2.1:7949 is not taken: Weir itself listens there (announce.l2)")
+}
+
 // An address that becomes the node's own must not keep the way in taken.
 func TestAddressThatBecomesTheNodesOwn(t *testing.T) {
 	own := false

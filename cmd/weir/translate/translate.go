@@ -166,6 +166,11 @@ func (f *familyPort) frontend(addr netip.Addr, ports discovery.PortRange, kind t
 		f.refuse(addr, ports, kind, "the port is protected on the node's own addresses (protectedPorts)")
 		return
 	}
+	if field := f.listener(first); field != "" && f.t.own(addr) {
+		f.complain(problem.ProtectedPort, f.field(kind), "%s %s is not taken: Weir itself listens there (%s)", kind, first, field)
+		f.refuse(addr, ports, kind, "Weir itself listens there ("+field+")")
+		return
+	}
 	if opts.SNATPorts.Contains(ports.First) && f.t.own(addr) {
 		f.complain(problem.ServiceWarning, f.field(kind), "%s %s has a port in snat.ports %s of the configuration, which Weir takes on the node's addresses: choose another port",
 			kind, first, opts.SNATPorts)
@@ -196,6 +201,14 @@ func (f *familyPort) frontend(addr netip.Addr, ports discovery.PortRange, kind t
 		Mode:         mode,
 		ClusterScope: kind == table.ClusterIP,
 	})
+}
+
+// listener is the field that has Weir listen at an own address of the node, "" if none does.
+func (f *familyPort) listener(at netip.AddrPort) string {
+	if f.t.opts.Listener == nil {
+		return ""
+	}
+	return f.t.opts.Listener(at, f.port.Protocol == "UDP")
 }
 
 // own reports whether addr is one of the node's addresses. It notes that it was

@@ -36,6 +36,9 @@ type Options struct {
 	// ProtectedPorts are never taken on the node's own addresses, whatever a Service says:
 	// they keep access to the node for repair.
 	ProtectedPorts []uint16
+	// Listener is the field of the configuration that has Weir listen on a port of an own address of the
+	// node, by UDP or TCP, "" if none does: it is protected, too. nil: none does.
+	Listener func(at netip.AddrPort, udp bool) string
 	// SNATPorts are the source ports of Weir on the node's own addresses, which no
 	// frontend should have.
 	SNATPorts config.PortRange
