@@ -85,5 +85,13 @@ type Source struct {
 	Log       *slog.Logger
 }
 
-// Events implements api.Source.
-func (src *Source) Events(f *event.Filter) ([]event.Event, uint64) { return src.EventRing.List(f) }
+// Events implements api.Source. A Service that is gone is found by its events. A reader that follows has found it before.
+func (src *Source) Events(f *event.Filter) (list []event.Event, last uint64, err error) {
+	if list, last = src.EventRing.List(f); len(list) > 0 || f.Service == "" || f.After > 0 {
+		return list, last, nil
+	}
+	if ever, _ := src.EventRing.List(&event.Filter{Service: f.Service, Limit: 1}); len(ever) == 0 {
+		_, err = src.servicesNamed(f.Service)
+	}
+	return list, last, err
+}

@@ -50,8 +50,8 @@ func eventRoutes(src Source) []route {
 				return
 			}
 			l := &EventList{}
-			l.Events, l.Last = src.Events(f)
-			reply(w, l, nil)
+			l.Events, l.Last, err = src.Events(f)
+			reply(w, l, err)
 		},
 	}}
 }

@@ -44,7 +44,7 @@ type Source interface {
 	// EndpointStates has the fields of an EndpointList.
 	EndpointStates(service string) (Stream, error)
 	// Events are those that match, the last at the end, and the number of the last of all.
-	Events(f *event.Filter) (list []event.Event, last uint64)
+	Events(f *event.Filter) (list []event.Event, last uint64, err error)
 	// Stop begins to end the daemon for good, and does not wait.
 	Stop(ctx context.Context) error
 

@@ -108,10 +108,10 @@ func (f *fakeSource) Profile(_ context.Context, w io.Writer, _ string, _ time.Du
 	return err
 }
 
-func (f *fakeSource) Events(m *event.Filter) ([]event.Event, uint64) {
+func (f *fakeSource) Events(m *event.Filter) ([]event.Event, uint64, error) {
 	f.events = *m
 	l := exampleEvents()
-	return l.Events, l.Last
+	return l.Events, l.Last, f.known(m.Service)
 }
 
 func (f *fakeSource) Stop(context.Context) error { return nil }
@@ -203,10 +203,10 @@ func TestClientGetsWhatTheSourceSays(t *testing.T) {
 	if _, err := c.Flows(ctx, 1<<30, nil); err != nil || src.limit != MaxFlowLimit {
 		t.Errorf("flows: asked for %d at once, %v", src.limit, err)
 	}
-	if l, err := c.Events(ctx, &EventFilter{Kind: "reload", Service: "a/b", Since: time.Hour, After: 7, Limit: 3}); err != nil || l.Last != 17 || len(l.Events) != 2 {
+	if l, err := c.Events(ctx, &EventFilter{Kind: "reload", Service: "default/web", Since: time.Hour, After: 7, Limit: 3}); err != nil || l.Last != 17 || len(l.Events) != 2 {
 		t.Errorf("events: %+v, %v", l, err)
 	}
-	if f := src.events; f.Kind != event.Reload || f.Service != "a/b" || time.Since(f.Since) < time.Hour || f.After != 7 || f.Limit != 3 {
+	if f := src.events; f.Kind != event.Reload || f.Service != "default/web" || time.Since(f.Since) < time.Hour || f.After != 7 || f.Limit != 3 {
 		t.Errorf("events: asked for %+v", f)
 	}
 	if l, err := c.Frontends(ctx); err != nil || len(l.Frontends) != 2 {
@@ -361,6 +361,9 @@ func TestClientSaysWhatIsNotFound(t *testing.T) {
 	c := NewClient(serve(t, &fakeSource{}))
 	defer c.daemon.http.CloseIdleConnections()
 	if _, err := c.Services(t.Context(), "a/b"); !errors.Is(err, ErrNotFound) || err.Error() != "service a/b: not found" {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.Events(t.Context(), &EventFilter{Service: "a/b"}); !errors.Is(err, ErrNotFound) || err.Error() != "service a/b: not found" {
 		t.Errorf("%v", err)
 	}
 	const other = "the running Weir does not know GET /v1/later: it is of another version than this command"

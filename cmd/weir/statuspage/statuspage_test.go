@@ -112,12 +112,12 @@ func (s *source) EndpointStates(name string) (api.Stream, error) {
 	}, nil
 }
 
-func (s *source) Events(*event.Filter) ([]event.Event, uint64) {
+func (s *source) Events(*event.Filter) ([]event.Event, uint64, error) {
 	return []event.Event{
 		{Number: 1, Kind: event.Start, Severity: event.Note, Text: "traffic is taken", Count: 1, First: begun, Last: begun},
 		{Number: 8, Kind: event.InterfaceAbsent, Severity: event.Error, Object: "Interface eth1", Text: "is gone: it is attached again when it is back", Count: 3, First: begun, Last: begun.Add(time.Hour)},
 		{Number: 9, Kind: event.TierChanged, Severity: event.Note, Service: s.name(0), Text: "tier same-zone, was all; ports 80/TCP, IPv4 and IPv6, external, because 10.1.0.0 ready", Count: 1, First: begun, Last: begun.Add(time.Hour)},
-	}, 9
+	}, 9, nil
 }
 
 func newPage(src api.Source, loopback bool, token string) *Page {
