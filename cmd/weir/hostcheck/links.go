@@ -31,7 +31,8 @@ func checkLinks(fs *findings, cfg *config.Configuration) {
 	for _, name := range c.Interfaces {
 		subject := "interface " + name
 		if _, err := net.InterfaceByName(name); err != nil {
-			fs.add(Note, subject, "nothing is announced on it: %v", err)
+			fs.add(Wrong, subject, "there is no such interface: nothing is announced on it until there is")
+			fs.mend("correct announce.l2.interfaces")
 			continue
 		}
 		if subnets := l2.Subnets(name); len(subnets) == 0 {

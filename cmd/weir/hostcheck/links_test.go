@@ -36,7 +36,7 @@ func TestLinksAreChecked(t *testing.T) {
 		"a key for all to read": {func(a *config.Announce) { a.L2.KeyFile = open }, "every user may read " + open + " (mode 0644)"},
 		"no key in the file":    {func(a *config.Announce) { a.L2.KeyFile = bad }, "must have 16, 24 or 32 bytes"},
 		"a password for all":    {func(a *config.Announce) { a.Peers = []config.Peer{{PasswordFile: open}} }, "announce.peers[0].passwordFile: every user may read"},
-		"no interface":          {func(a *config.Announce) { a.L2.Interfaces = []string{"none0"} }, "nothing is announced on it"},
+		"no interface":          {func(a *config.Announce) { a.L2.Interfaces = []string{"none0"} }, "interface none0: there is no such interface"},
 		"no subnet":             {func(a *config.Announce) { a.Prefixes = []string{"192.0.2.0/24"} }, "192.0.2.1 is in no subnet of lo"},
 		"several":               {func(a *config.Announce) { a.Prefixes = []string{"0.0.0.0/0"} }, "127.0.0.9 and 2 more addresses are"},
 		"a speaker":             {func(a *config.Announce) { a.Prefixes, a.Speaker = []string{"0.0.0.0/0"}, config.AnnounceBGP }, ""},
@@ -52,6 +52,9 @@ func TestLinksAreChecked(t *testing.T) {
 		text := ""
 		for _, f := range fs {
 			text += f.String() + "\n"
+		}
+		if name == "no interface" && !slices.ContainsFunc(fs, func(f Finding) bool { return f.Level == Wrong }) {
+			t.Errorf("%s: no error, unlike an interface to attach to: %+v", name, fs)
 		}
 		text = strings.ReplaceAll(text, "interface lo: nothing is announced on it: it has no address\n", "") // without a MAC address
 		if c.want == "" && text != "" || !strings.Contains(text, c.want) || strings.Contains(text, "hunter2") {

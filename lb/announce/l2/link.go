@@ -89,6 +89,12 @@ type link struct {
 	reclaimUntil time.Time
 }
 
+// Values of link.fault.
+const (
+	absent   = "the interface is not there, or has no address"
+	starting = "it is starting"
+)
+
 func newLink(c *Config, name string) *link {
 	l := &link{
 		Config: c, name: name, node: c.Node, key: c.Key, log: c.Log, process: rand.Uint64(), challenges: newChallenges(),
@@ -98,7 +104,7 @@ func newLink(c *Config, name string) *link {
 	none := map[netip.Addr]bool{}
 	l.answers.Store(&none)
 	l.known.Store(&none)
-	l.fault = "the interface is not there, or has no address"
+	l.fault = starting
 	l.why = func(netip.Addr) string { return "" }
 	l.say()
 	var err error
@@ -173,7 +179,13 @@ func (l *link) refresh(now time.Time) {
 	l.mu.Unlock()
 	mac, subnets, local := look(l.name)
 	l.mu.Lock()
-	open := l.socket != nil
+	open, usable := l.socket != nil, index != 0 && local.IsValid()
+	switch {
+	case !open && !usable:
+		l.fault = absent
+	case !open && l.fault == absent:
+		l.fault = starting
+	}
 	other := open && (index != l.index || mac != l.mac || local != l.local)
 	if !slices.Equal(subnets, l.subnets) {
 		l.subnets = subnets
@@ -183,7 +195,7 @@ func (l *link) refresh(now time.Time) {
 	if other {
 		l.shut()
 	}
-	if (other || !open) && index != 0 && local.IsValid() {
+	if (other || !open) && usable {
 		l.open(index, mac, local, now)
 	}
 }
@@ -225,7 +237,7 @@ func (l *link) shut() {
 	l.mu.Lock()
 	s, m := l.socket, l.members
 	l.socket, l.members, l.index = nil, nil, 0
-	l.fault = "the interface is not there, or has no address"
+	l.fault = absent
 	for a, x := range l.addresses {
 		x.joined = false
 		if x.owned {

@@ -17,6 +17,20 @@ func TestAHostThatHasAnAddressIsShown(t *testing.T) {
 	}
 }
 
+// An interface that has not been looked at is not said to be absent.
+func TestAnInterfaceThatStartsIsNotAbsent(t *testing.T) {
+	now := time.Now()
+	l := lan(now)
+	l.name, l.socket, l.fault = "none0", nil, starting
+	x := &address{wanted: true}
+	if l.decideAbout(a4, x, now); x.reason != "none0: it is starting" {
+		t.Errorf("at first: %q", x.reason)
+	}
+	if l.refresh(now); l.fault != absent {
+		t.Errorf("then: %q", l.fault)
+	}
+}
+
 // An address that was lost with the carrier may be another host's since: it is asked for again.
 func TestALostAddressIsAskedForAgain(t *testing.T) {
 	a, now := netip.MustParseAddr("192.0.2.1"), time.Now()
