@@ -106,6 +106,11 @@ func TestHealthIsToldPerEndpoint(t *testing.T) {
 		if got := b.failing(svc); !strings.HasSuffix(got, all) || !strings.Contains(got, "10.0.0.1:80 fails (port 8081: connection refused)") {
 			t.Error(got)
 		}
+		closed := *svc
+		closed.Options.HealthCheckClosed = true
+		if got, want := b.failing(&closed), "; since all fail and weir.dev/health-check-fail is closed, connections are refused to port 80/TCP IPv4"; !strings.HasSuffix(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
 		b.fail(1, consecutiveFailures)
 		b.expect(t, "all fail", 1)
 		if got := b.failing(svc); !strings.HasPrefix(got, "3 of 3 ready endpoints do not work") || !strings.Contains(got, "; 2 of these are used all the same") {

@@ -143,21 +143,44 @@ func (m *Monitor) failing(svc *discovery.Service) string {
 		return ""
 	}
 	text := fmt.Sprintf("%d of %d ready endpoints %s: %s", len(names), total, are, event.Some(names))
-	switch used := m.usedAllTheSame(svc); used {
+	r := m.cfg.Readiness()
+	r.Health = m.Health
+	now := r.Of(svc)
+	switch used := m.usedAllTheSame(svc, now); used {
 	case 0:
 	case total:
 		text += "; since all fail, all are used"
 	default:
 		text += fmt.Sprintf("; %d of these are used all the same, since too few others work", used)
 	}
+	if refused := refusing(svc, now); len(refused) > 0 {
+		text += fmt.Sprintf("; since all fail and %s is closed, connections are refused to %s", discovery.AnnotationHealthCheckFail, event.Some(refused))
+	}
 	return text
 }
 
-// usedAllTheSame is how many endpoints that fail or are ejected count as ready, with those that are kept.
-func (m *Monitor) usedAllTheSame(svc *discovery.Service) (n int) {
-	r := m.cfg.Readiness()
-	r.Health = m.Health
-	now := r.Of(svc)
+// refusing are the ports and families of a Service with ready endpoints none of which is used now, since
+// a Service that is closed asks for that.
+func refusing(svc, now *discovery.Service) (out []string) {
+	if !svc.Options.HealthCheckClosed {
+		return nil
+	}
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		for _, family := range []string{"IPv4", "IPv6"} {
+			of := func(e topology.Endpoint) bool { return e.AddrPort.Addr().Is6() == (family == "IPv6") }
+			listed := func(e topology.Endpoint) bool { return of(e) && e.Ready }
+			used := func(e topology.Endpoint) bool { return of(e) && (e.Ready || e.Serving && e.Terminating) }
+			if slices.ContainsFunc(p.Endpoints, listed) && !slices.ContainsFunc(now.Ports[i].Endpoints, used) {
+				out = append(out, fmt.Sprintf("port %d/%s %s", p.Port, p.Protocol, family))
+			}
+		}
+	}
+	return out
+}
+
+// usedAllTheSame is how many endpoints that fail or are ejected count as ready now, with those that are kept.
+func (m *Monitor) usedAllTheSame(svc, now *discovery.Service) (n int) {
 	for i := range now.Ports {
 		for j := range now.Ports[i].Endpoints {
 			e := &now.Ports[i].Endpoints[j]
