@@ -88,18 +88,24 @@ func checkPools(stdout, stderr io.Writer, paths []string) error {
 	return nil
 }
 
-func checkDenyLists(w io.Writer, cfg *config.Configuration, say func(error)) {
-	_, lists, err := denylists.Read(cfg.DenyLists, nil)
+func checkDenyLists(ctx context.Context, w io.Writer, cfg *config.Configuration, say func(error)) {
+	lists, errs, err := denylists.Check(ctx, cfg)
 	if err != nil {
 		say(err)
-		return
 	}
 	for i := range lists {
 		scope := "denied by all frontends"
 		if lists[i].Services {
 			scope = "denied by Services that name the list"
 		}
-		fmt.Fprintf(w, "ok\tdenyLists[%d]\t%s: %d prefixes, %s\n", i, lists[i].Name, len(lists[i].Prefixes), scope)
+		switch {
+		case errors.Is(errs[i], denylists.ErrUnread):
+			fmt.Fprintf(w, "note\tdenyLists[%d]\t%v\n", i, errs[i])
+		case errs[i] != nil:
+			say(errs[i])
+		default:
+			fmt.Fprintf(w, "ok\tdenyLists[%d]\t%s: %d prefixes, %s\n", i, lists[i].Name, len(lists[i].Prefixes), scope)
+		}
 	}
 }
 
@@ -147,9 +153,9 @@ func runCheck(stdout, stderr io.Writer, flags *config.Flags) error {
 	if err := otherNetwork(context.Background(), cfg); err != nil {
 		fmt.Fprintf(t, "note\tnetwork namespace\t%v\n", err)
 	}
-	checkDenyLists(t, cfg, say)
 	ctx, cancel := context.WithTimeout(context.Background(), objectsWithin)
 	defer cancel()
+	checkDenyLists(ctx, t, cfg, say)
 	objects := announcer.CheckObjects(ctx, cfg)
 	for _, err := range objects.Wrong {
 		say(fmt.Errorf("announce.objects: %w", err))

@@ -65,6 +65,7 @@ controller:
   tolerations: [{key: k, operator: Exists}]
 `,
 	"announced objects":    `config: {announce: {speaker: bgp, objectNamespaces: [metallb-system], objectSecrets: [router-a, router-b]}}`,
+	"deny lists":           `config: {denyLists: [{name: a, configMap: security/drop}, {name: b, file: /etc/b}, {name: c, configMap: security/more, established: keep}, {name: d, configMap: other/drop}, {name: e, configMap: security/drop, scope: services}]}`,
 	"selected interfaces":  `config: {interfaces: [{defaultRoute: true}, {cidr: "2001:db8::/64", mode: native}, {name: eth1, hook: tcx}], flowCache: {mode: auto}}`,
 	"privileged":           `privileged: true`,
 	"no servers":           `config: {healthzBindAddress: "", metricsBindAddress: ""}`,
@@ -90,7 +91,7 @@ func TestChartRendersKnownFieldsOnly(t *testing.T) {
 				if _, err := typed(o); err != nil {
 					t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
 				}
-				if !clusterWide(o) && o.GetNamespace() != namespace && o.GetName() != "weir-announce" {
+				if !clusterWide(o) && o.GetNamespace() != namespace && o.GetName() != "weir-announce" && o.GetName() != "weir-denylist" {
 					t.Errorf("%s %s is in namespace %q", o.GetKind(), o.GetName(), o.GetNamespace())
 				}
 			}

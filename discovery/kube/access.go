@@ -75,6 +75,7 @@ func permissions(cfg *Config) []permission {
 			permission{verb: "get", resource: "events", without: "each node writes an Event that is there already"})
 	}
 	out = append(out, poolPermissions(cfg.ObjectNamespaces, cfg.ObjectSecrets)...)
+	out = append(out, configMapPermissions(cfg.ConfigMaps)...)
 	if ds := cfg.DaemonSet; ds.Name != "" {
 		const without = "onStop: auto takes an uninstall for a rollout"
 		for _, verb := range []string{"get", "watch"} {

@@ -68,6 +68,8 @@ type Config struct {
 	DaemonSet types.NamespacedName
 	// ObjectNamespaces and ObjectSecrets are those of PoolConfig, whose rights Access asks for too.
 	ObjectNamespaces, ObjectSecrets []string
+	// ConfigMaps are those of NewConfigMaps, whose rights Access asks for too.
+	ConfigMaps []types.NamespacedName
 	// Working is called before objects are merged, and the function that it returns when the change
 	// is delivered; nil: nobody asks. Both are called from the goroutine of Run.
 	Working func() (done func())

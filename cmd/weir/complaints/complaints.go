@@ -30,7 +30,7 @@ const (
 	Health       = "health of endpoints"
 	PacketPath   = "packet path"
 	Reload       = "reload"
-	DenyLists    = "deny lists"
+	DenyLists    = "deny lists" // as a whole
 	Node         = "node"
 	Update       = "update"
 	FlowLog      = "flow log"

@@ -76,7 +76,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		ProtectedPorts:    []uint16{22, 6443, 10250}, ProtectedEndpointPorts: []uint16{22, 2379},
 		ClusterIPs: true, ExternalIPs: true,
 		Conntrack:          Conntrack{65536, "/run/weir/conntrack", 0, 30},
-		DenyLists:          []DenyList{{"drop", "/etc/weir/drop.txt", DeniedKeep, ScopeServices}},
+		DenyLists:          []DenyList{{Name: "drop", File: "/etc/weir/drop.txt", Established: DeniedKeep, Scope: ScopeServices}},
 		Flood:              Flood{500, 28, 48},
 		HealthChecks:       HealthChecks{PassiveOff},
 		Limits:             Limits{10, 30},

@@ -3,7 +3,11 @@ package config
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // DenyList is a list of clients that may begin no connection with a frontend, at most 16 lists.
@@ -17,12 +21,18 @@ type DenyList struct {
 	// Name is the name in status and metrics.
 	Name string `json:"name"`
 	// File has a prefix or an address per line, at most 1,048,576; text from # or ; on is a
-	// comment. In Kubernetes mount a ConfigMap or another volume. A change is applied when the file
-	// has been the same for 2 s, without a restart. At a start a line with an error is fatal; later
-	// it is a problem (deny-list), and the last list goes on. An address on several lists counts for
-	// the first. A prefix takes at most 13 bytes of memory in IPv4, 47 in IPv6; while a list is read,
-	// 200 more.
-	File string `json:"file"`
+	// comment. A change is applied when the file has been the same for 2 s, without a restart. At a
+	// start a line with an error is fatal; later it is a problem (deny-list), and the last list goes
+	// on. An address on several lists counts for the first. A prefix takes at most 13 bytes of memory
+	// in IPv4, 47 in IPv6; while a list is read, 200 more.
+	File string `json:"file,omitempty"`
+	// ConfigMap is NAMESPACE/NAME of a ConfigMap, instead of file: the values in data are lists as in a
+	// file. It is read from the API server, which allows a ConfigMap 1 MiB, some 60,000 prefixes of
+	// IPv4: a larger list needs a file. A change is applied at once. An error, or no ConfigMap, is a
+	// problem (deny-list), also at a start: the last list goes on, which stateDir keeps, and a list
+	// that was never read is empty. The node may list and watch this ConfigMap: the chart has the Role,
+	// kustomize the component denylist.
+	ConfigMap string `json:"configMap,omitempty"`
 	// Established says what the flows of a client do that comes on the list: end or keep. The
 	// default is end: no packet of the client passes any more.
 	Established string `json:"established"`
@@ -58,9 +68,7 @@ func validateDenyLists(c *Configuration, r *report) {
 			r.addf(at("name"), "must be a name of its own, is %q", l.Name)
 		}
 		seen[l.Name] = true
-		if !filepath.IsAbs(l.File) {
-			r.addf(at("file"), "must be an absolute path, is %q", l.File)
-		}
+		validateDenySource(c, &l, at, r)
 		if e := l.Established; e != "" && e != DeniedEnd && e != DeniedKeep {
 			r.addf(at("established"), "must be end or keep, is %q", e)
 		}
@@ -68,4 +76,35 @@ func validateDenyLists(c *Configuration, r *report) {
 			r.addf(at("scope"), "must be node or services, is %q", s)
 		}
 	}
+}
+
+func validateDenySource(c *Configuration, l *DenyList, at func(string) string, r *report) {
+	namespace, name, _ := strings.Cut(l.ConfigMap, "/")
+	switch {
+	case l.File != "" && l.ConfigMap != "":
+		r.addf(at("configMap"), "has both file and configMap: give one")
+	case l.ConfigMap == "" && !filepath.IsAbs(l.File):
+		r.addf(at("file"), "must be an absolute path, or configMap be given, is %q", l.File)
+	case l.ConfigMap == "":
+	case len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0:
+		r.addf(at("configMap"), "must be NAMESPACE/NAME of a ConfigMap, is %q", l.ConfigMap)
+	case c.Discovery.Kubernetes == nil:
+		r.addf(at("configMap"), "needs discovery.kubernetes: give a file")
+	}
+}
+
+// Object is the name of ConfigMap.
+func (l *DenyList) Object() types.NamespacedName {
+	namespace, name, _ := strings.Cut(l.ConfigMap, "/")
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
+// DeniedMaps are the ConfigMaps of denyLists, each once.
+func (c *Configuration) DeniedMaps() (out []types.NamespacedName) {
+	for _, l := range c.DenyLists {
+		if l.ConfigMap != "" && !slices.Contains(out, l.Object()) {
+			out = append(out, l.Object())
+		}
+	}
+	return out
 }

@@ -1,4 +1,4 @@
-// Package denylists reads the files of denyLists, and follows them.
+// Package denylists reads the files and ConfigMaps of denyLists, and follows them.
 package denylists
 
 import (
@@ -7,145 +7,168 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb"
-	"github.com/weirlb/weir/lb/denylist"
 )
 
 // lookEvery is how often the files are looked at. One that has changed is read when it is the same
 // at the next look: whoever writes it may not be done.
 const lookEvery = 2 * time.Second
 
-// Files are the files of deny lists.
-type Files struct {
-	log   *slog.Logger
-	cfg   []config.DenyList
-	files []file
+// Lists are the deny lists of a configuration.
+type Lists struct {
+	log  *slog.Logger
+	list []list
+	maps *maps // nil without ConfigMaps
 }
 
-// file is the state of a file.
-type file struct {
-	read, seen stamp
-	err        error // of the last reading
+// list is a deny list.
+type list struct {
+	name, field string
+	from        origin
+	err         error // of the last reading
+	known       bool  // it was read without an error
 }
 
-// stamp changes when a file is written or replaced.
-type stamp struct {
-	at    time.Time
-	size  int64
-	inode os.FileInfo
+// origin is where a list is from.
+type origin interface {
+	// changed reports whether there is something to read that read has not seen.
+	changed() bool
+	// read returns the prefixes. taken has the origin keep what was read last, and is called again
+	// until it returns no error.
+	read() ([]netip.Prefix, error)
+	taken() error
 }
 
-func (s stamp) same(o stamp) bool {
-	return s.at.Equal(o.at) && s.size == o.size && (s.inode == nil) == (o.inode == nil) &&
-		(s.inode == nil || os.SameFile(s.inode, o.inode))
-}
-
-// stampOf is the zero value for a file that is not there.
-func stampOf(path string) stamp {
-	i, err := os.Stat(path)
+// Read reads all lists, and logs the changes of later. ConfigMaps are followed until ctx ends: one
+// that was never read is waited for, for a bounded time, and is empty if it does not come. An error
+// names each file that is wrong, and the first line.
+func Read(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (*Lists, []lb.DenyList, error) {
+	l, lists, err := open(ctx, cfg, log)
 	if err != nil {
-		return stamp{}
+		return nil, nil, err
 	}
-	return stamp{i.ModTime(), i.Size(), i}
-}
-
-// Read reads all files, and logs the changes of later. An error names each file that is wrong, and
-// the first line.
-func Read(cfg []config.DenyList, log *slog.Logger) (*Files, []lb.DenyList, error) {
-	f := &Files{log: log, cfg: cfg, files: make([]file, len(cfg))}
-	lists := make([]lb.DenyList, len(cfg))
 	var errs []error
-	for i, l := range cfg {
-		f.files[i].seen = stampOf(l.File)
-		prefixes := f.read(i)
-		lists[i] = lb.DenyList{Name: l.Name, Prefixes: prefixes, Keep: l.Established == config.DeniedKeep,
-			Services: l.Scope == config.ScopeServices}
-		errs = append(errs, f.files[i].err)
+	for i := range l.list {
+		if _, ok := l.list[i].from.(*file); ok {
+			errs = append(errs, l.list[i].err)
+		}
 	}
-	return f, lists, errors.Join(errs...)
+	return l, lists, errors.Join(errs...)
 }
 
-// read reads a file as it was seen; nil after an error, which is the file's.
-func (f *Files) read(i int) []netip.Prefix {
-	l, s := &f.cfg[i], &f.files[i]
-	s.read = s.seen
-	list, err := readFile(l.File)
-	if s.err = err; err != nil {
-		s.err = fmt.Errorf("deny list %s: %w", l.Name, err)
+// Check reads all lists once, without those of an earlier process. Each list has an error or nil, which
+// is ErrUnread where the API server does not tell the ConfigMap.
+func Check(ctx context.Context, cfg *config.Configuration) ([]lb.DenyList, []error, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	once := *cfg
+	once.StateDir = ""
+	l, lists, err := open(ctx, &once, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, nil, err
+	}
+	errs := make([]error, len(l.list))
+	for i := range l.list {
+		errs[i] = l.list[i].err
+	}
+	return lists, errs, nil
+}
+
+// open reads the lists for the first time.
+func open(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (l *Lists, lists []lb.DenyList, err error) {
+	l = &Lists{log: log, list: make([]list, len(cfg.DenyLists))}
+	if l.maps, err = newMaps(cfg, log); err != nil {
+		return nil, nil, err
+	}
+	for i := range cfg.DenyLists {
+		c, at := &cfg.DenyLists[i], fmt.Sprintf("denyLists[%d].", i)
+		if c.ConfigMap != "" {
+			l.list[i] = list{name: c.Name, field: at + "configMap", from: l.maps.origin(c)}
+		} else {
+			l.list[i] = list{name: c.Name, field: at + "file", from: &file{path: c.File, seen: stampOf(c.File)}}
+		}
+	}
+	l.maps.start(ctx)
+	for i := range cfg.DenyLists {
+		c := &cfg.DenyLists[i]
+		lists = append(lists, lb.DenyList{
+			Name: c.Name, Prefixes: l.list[i].read(), Keep: c.Established == config.DeniedKeep, Services: c.Scope == config.ScopeServices,
+		})
+	}
+	return l, lists, nil
+}
+
+// read reads the list; nil after an error, which is the list's.
+func (l *list) read() []netip.Prefix {
+	prefixes, err := l.from.read()
+	if l.err = err; err != nil {
+		l.err = fmt.Errorf("deny list %s: %w", l.name, err)
 		return nil
 	}
-	return list
+	l.known = true
+	return prefixes
 }
 
-func readFile(path string) ([]netip.Prefix, error) {
-	if i, err := os.Stat(path); err != nil {
-		return nil, err
-	} else if !i.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path)
-	}
-	r, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	list, err := denylist.Read(r)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return list, nil
-}
-
-// Follow gives each list that has changed to deny, by number, and the problems with files to
+// Follow gives each list that has changed to deny, by number, and the problems with lists to
 // complain, until ctx ends.
-func (f *Files) Follow(ctx context.Context, deny func(int, []netip.Prefix) error, complain func([]problem.Problem)) error {
-	if len(f.cfg) == 0 {
+func (l *Lists) Follow(ctx context.Context, deny func(int, []netip.Prefix) error, complain func([]problem.Problem)) error {
+	if len(l.list) == 0 {
 		return nil
 	}
+	defer l.maps.wait()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
+		complain(l.problems())
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-l.maps.change():
 		case <-tick.C:
-			if f.look(deny) {
-				complain(f.problems())
-			}
 		}
+		l.look(deny)
 	}
 }
 
-// look reads the files that have changed, and reports whether there was one. After an error the list
-// stays as it was.
-func (f *Files) look(deny func(int, []netip.Prefix) error) (changed bool) {
-	for i := range f.files {
-		s, now := &f.files[i], stampOf(f.cfg[i].File)
-		settled := now.same(s.seen)
-		if s.seen = now; !settled || now.same(s.read) {
+// look reads the lists that have changed. After an error a list stays as it was.
+func (l *Lists) look(deny func(int, []netip.Prefix) error) {
+	for i := range l.list {
+		s := &l.list[i]
+		if !s.from.changed() {
 			continue
 		}
-		changed = true
-		list := f.read(i)
+		prefixes := s.read()
 		if s.err == nil {
-			s.err = deny(i, list)
+			s.err = deny(i, prefixes)
 		}
 		if s.err == nil {
-			f.log.Info("deny list changed", "name", f.cfg[i].Name, "prefixes", len(list))
+			l.log.Info("deny list changed", "name", s.name, "prefixes", len(prefixes))
 		}
 	}
-	return changed
 }
 
-func (f *Files) problems() (list []problem.Problem) {
-	for i := range f.files {
-		if err := f.files[i].err; err != nil {
-			list = append(list, problem.New(problem.DenyList, fmt.Sprintf("denyLists[%d].file", i), "%v: the last list goes on", err))
+// problems are those with lists, and with their ConfigMaps. What is new is kept before.
+func (l *Lists) problems() (out []problem.Problem) {
+	add := func(s *list, format string, args ...any) {
+		p := problem.New(problem.DenyList, s.field, format, args...)
+		p.Object = problem.Weir
+		out = append(out, p)
+	}
+	for i := range l.list {
+		s := &l.list[i]
+		kept := s.from.taken()
+		switch {
+		case s.err != nil && s.known:
+			add(s, "%v: the last list goes on", s.err)
+		case s.err != nil:
+			add(s, "%v: the list is empty", s.err)
+		case kept != nil:
+			add(s, "deny list %s is not kept, a start without the API server would have an older one: %v", s.name, kept)
 		}
 	}
-	return list
+	return append(out, l.maps.problems()...)
 }

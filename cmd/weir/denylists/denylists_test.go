@@ -25,12 +25,12 @@ func TestChangedFiles(t *testing.T) {
 	}
 	write("a", "192.0.2.1\n")
 	write("b", "192.0.2.2/99\n")
-	cfg := []config.DenyList{{Name: "a", File: path("a")}, {Name: "b", File: path("b"), Established: config.DeniedKeep}}
-	if _, _, err := Read(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), path("b")+": line 1: ") {
+	cfg := &config.Configuration{DenyLists: []config.DenyList{{Name: "a", File: path("a")}, {Name: "b", File: path("b"), Established: config.DeniedKeep}}}
+	if _, _, err := Read(t.Context(), cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), path("b")+": line 1: ") {
 		t.Fatalf("a start with a bad line: %v", err)
 	}
 	write("b", "")
-	f, lists, err := Read(cfg, slog.New(slog.DiscardHandler))
+	f, lists, err := Read(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
