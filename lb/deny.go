@@ -39,9 +39,9 @@ type DenyStatus struct {
 	Packets, Ended uint64
 }
 
-// denials are the deny lists. Workers ask them about packets without a flow only: a flow that was
+// Denials are the deny lists. Workers ask them about packets without a flow only: a flow that was
 // established before goes on, in a worker and in the kernel, until it is ended here.
-type denials struct {
+type Denials struct {
 	program *steer.Program
 	early   bool // the program denies, too
 	lists   []DenyList
@@ -59,7 +59,7 @@ type denials struct {
 
 // open makes the first set. The program gets it when the interfaces are attached: until then an
 // earlier process's frontends may be there, with the numbers of lists of that process.
-func (d *denials) open(lists []DenyList, program *steer.Program) error {
+func (d *Denials) open(lists []DenyList, program *steer.Program) error {
 	if len(lists) > MaxDenyLists {
 		return fmt.Errorf("%d deny lists, at most %d are supported", len(lists), MaxDenyLists)
 	}
@@ -92,7 +92,7 @@ func (d *denials) open(lists []DenyList, program *steer.Program) error {
 }
 
 // alloc is the memory of a set, which the program shares.
-func (d *denials) alloc(n int) ([]denylist.Block, any, error) {
+func (d *Denials) alloc(n int) ([]denylist.Block, any, error) {
 	if !d.program.Denies() {
 		return denylist.Heap(n)
 	}
@@ -101,7 +101,7 @@ func (d *denials) alloc(n int) ([]denylist.Block, any, error) {
 
 // drop has the program drop packets of denied clients, from the time on that the frontends are this
 // process's.
-func (d *denials) drop() error {
+func (d *Denials) drop() error {
 	if d.denied == nil {
 		return nil
 	}
@@ -112,7 +112,7 @@ func (d *denials) drop() error {
 }
 
 // share gives a set to the program.
-func (d *denials) share(set *denylist.Set) error {
+func (d *Denials) share(set *denylist.Set) error {
 	memory, ok := set.Memory().(*steer.DenyMemory)
 	if !ok || !d.early {
 		return nil
@@ -120,8 +120,8 @@ func (d *denials) share(set *denylist.Set) error {
 	return d.program.Deny(memory, uint16(d.denied.Node), uint16(d.keep))
 }
 
-// set publishes other prefixes of a list.
-func (d *denials) set(list int, prefixes []netip.Prefix) error {
+// Set publishes other prefixes of list number list, which it may sort.
+func (d *Denials) Set(list int, prefixes []netip.Prefix) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	set, err := d.denied.Set.Load().With(list, prefixes, d.alloc)
@@ -137,7 +137,7 @@ func (d *denials) set(list int, prefixes []netip.Prefix) error {
 }
 
 // look has the flows of denied clients ended.
-func (d *denials) look() {
+func (d *Denials) look() {
 	select {
 	case d.changed <- struct{}{}:
 	default: // a change that has not been seen yet
@@ -146,7 +146,7 @@ func (d *denials) look() {
 
 // follow takes the lists of Services of a publication. Those of a Service that is gone stay: its flows
 // have its number.
-func (d *denials) follow(ch *table.Change) {
+func (d *Denials) follow(ch *table.Change) {
 	if d.denied == nil {
 		return
 	}
@@ -167,7 +167,7 @@ func (d *denials) follow(ch *table.Change) {
 
 // end ends the flows of clients on a list, and with them what the kernel forwards. The client gets no
 // answer, and the next packet of the endpoint has none to go to.
-func (d *denials) end(flows *conntrack.Table) {
+func (d *Denials) end(flows *conntrack.Table) {
 	if d.denied == nil || d.keep == 1<<len(d.lists)-1 {
 		return
 	}
@@ -197,7 +197,7 @@ func (d *denials) end(flows *conntrack.Table) {
 // run ends flows after each change, and once more when no worker has a packet that was admitted
 // before. While a worker is stuck the second time waits. Each looks at all flows: changes in a row share
 // one.
-func (d *denials) run(ctx context.Context, flows *conntrack.Table, stuck func() bool) {
+func (d *Denials) run(ctx context.Context, flows *conntrack.Table, stuck func() bool) {
 	const settleTime, rest = 5 * time.Second, time.Second
 	changed, again, more := d.changed, (<-chan time.Time)(nil), false
 	var rested <-chan time.Time
@@ -227,7 +227,7 @@ func (d *denials) run(ctx context.Context, flows *conntrack.Table, stuck func() 
 }
 
 // status is that of each list, in order, with the packets of the workers and of the program.
-func (d *denials) status(workers []WorkerStatus) (list []DenyStatus) {
+func (d *Denials) status(workers []WorkerStatus) (list []DenyStatus) {
 	if d.denied == nil {
 		return nil
 	}
@@ -245,5 +245,21 @@ func (d *denials) status(workers []WorkerStatus) (list []DenyStatus) {
 	return list
 }
 
-// Deny replaces the prefixes of deny list number list, which it may sort.
-func (l *LB) Deny(list int, prefixes []netip.Prefix) error { return l.denials.set(list, prefixes) }
+// ListOf is the name of the first list that denies a source packets to a frontend, nil for a ping; "" for
+// none.
+func (d *Denials) ListOf(source netip.Addr, f *table.FrontendEntry) string {
+	if d.denied == nil || !source.IsValid() {
+		return ""
+	}
+	lists := d.node
+	if f != nil {
+		lists |= denylist.Mask(f.DenyLists())
+	}
+	if i := d.denied.Set.Load().Find(source, lists); i >= 0 {
+		return d.lists[i].Name
+	}
+	return ""
+}
+
+// Denials are the deny lists.
+func (l *LB) Denials() *Denials { return &l.denials }

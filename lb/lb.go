@@ -148,7 +148,7 @@ type LB struct {
 	memory   *xsk.Umem
 	node     atomic.Pointer[worker.Node]
 
-	denials denials
+	denials Denials
 	cache   cache
 	workers workers
 	taps    taps

@@ -68,6 +68,10 @@ func (src *Source) droppedPacket(s *worker.DropSample, now uint32, at time.Time)
 		p.Protocol, p.Source, p.Destination = header.ProtocolName(f.Proto), endText(f.Src, f.SrcPort), endText(f.Dst, f.DstPort)
 		p.Service = src.serviceOf(&f)
 	}
+	if s.Reason == worker.DropDenied {
+		key := table.MakeKey(netip.AddrPortFrom(f.Dst, f.DstPort), f.Proto)
+		p.DenyList = src.LB.Denials().ListOf(f.Src, src.LB.Tables().Load().Lookup(&key))
+	}
 	return p
 }
 

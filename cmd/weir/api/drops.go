@@ -24,6 +24,8 @@ type DroppedPacket struct {
 	Destination string `json:"destination,omitempty"`
 	// Service is whose frontend the destination is.
 	Service string `json:"service,omitempty"`
+	// DenyList is the deny list that has the source now, for the reason denied.
+	DenyList string `json:"denyList,omitempty"`
 }
 
 // DropList is the answer to /v1/drops.

@@ -175,7 +175,7 @@ func (d *Daemon) run(ctx context.Context, o Options) (err error) {
 	task("health of endpoints", d.health.Run)
 	task("reload", func(ctx context.Context) error { return d.followReload(ctx, o.Signals.Reload) })
 	task("deny lists", func(ctx context.Context) error {
-		return lists.Follow(ctx, d.lb.Deny, func(list []problem.Problem) { d.problems.Replace(complaints.DenyLists, list...) })
+		return lists.Follow(ctx, d.lb.Denials().Set, func(list []problem.Problem) { d.problems.Replace(complaints.DenyLists, list...) })
 	})
 	if o.Watch != nil {
 		task("configuration file", func(ctx context.Context) error { return o.Watch.Follow(ctx, o.Signals.Reload, d.log) })

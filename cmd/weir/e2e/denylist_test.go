@@ -31,6 +31,7 @@ func TestWireDenyLists(t *testing.T) {
 			clients := fmt.Sprintf("%v/24 ; the clients\n%v/64\n", netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0))
 			f.deny(t, "keep", clients, 2)
 			f.refuses(t, toAttached, 0)
+			f.dropNamesTheList(t)
 			saidBy(t, l.list, 5)
 			l.fine(t)
 			must(t, os.WriteFile(f.path("keep"), []byte(clients+"example.org\n"), 0o644))
@@ -202,6 +203,31 @@ func (f *fixture) refuses(t *testing.T, to service, list int) {
 		if err != nil || said.Reason != "denied" || said.DenyList != []string{"keep", "end", "services"}[list] {
 			t.Errorf("a trace says %+v, %v", said, err)
 		}
+	})
+}
+
+// dropNamesTheList sends datagrams, which the packet loop drops where established flows go on.
+func (f *fixture) dropNamesTheList(t *testing.T) {
+	t.Helper()
+	bothFamilies(t, func(t *testing.T, six bool) {
+		c, err := f.Client.DialContext(inTime(t, within), "udp", toAttached.at(echoPort, six).String())
+		must(t, err)
+		defer c.Close()
+		must(t, f.poll(func(ctx context.Context) error {
+			if _, err := c.Write([]byte("denied")); err != nil {
+				return err
+			}
+			list, err := f.admin.Drops(ctx, &api.DropFilter{Reason: "denied"})
+			if err != nil {
+				return err
+			}
+			for _, p := range list.Packets {
+				if p.Source == c.LocalAddr().String() && p.DenyList == "keep" {
+					return nil
+				}
+			}
+			return fmt.Errorf("dropped packets: %+v", list.Packets)
+		}))
 	})
 }
 

@@ -62,8 +62,12 @@ func Drops(w io.Writer, l *api.DropList) error {
 			fmt.Fprintf(b, "%s: %s\n", p.Reason, p.Text)
 			last = p.Reason
 		}
-		row(t, fmt.Sprintf("  %.0fs ago", p.AgeSeconds), dash(p.Interface), fmt.Sprintf("%d B", p.Size),
-			dash(p.Protocol), dash(p.Source), dash(p.Destination), dash(p.Service))
+		cells := []string{fmt.Sprintf("  %.0fs ago", p.AgeSeconds), dash(p.Interface), fmt.Sprintf("%d B", p.Size),
+			dash(p.Protocol), dash(p.Source), dash(p.Destination), dash(p.Service)}
+		if p.DenyList != "" {
+			cells = append(cells, "list "+p.DenyList)
+		}
+		row(t, cells...)
 	}
 	t.Flush()
 	_, err := io.WriteString(w, b.String())
@@ -72,7 +76,11 @@ func Drops(w io.Writer, l *api.DropList) error {
 
 // Drop writes a dropped packet as a line.
 func Drop(w io.Writer, p *api.DroppedPacket) error {
-	_, err := fmt.Fprintln(w, printable(fmt.Sprintf("%s %s %s %d B %s %s > %s %s", p.Time.Local().Format("15:04:05.000"), p.Reason,
-		dash(p.Interface), p.Size, dash(p.Protocol), dash(p.Source), dash(p.Destination), dash(p.Service))))
+	text := fmt.Sprintf("%s %s %s %d B %s %s > %s %s", p.Time.Local().Format("15:04:05.000"), p.Reason,
+		dash(p.Interface), p.Size, dash(p.Protocol), dash(p.Source), dash(p.Destination), dash(p.Service))
+	if p.DenyList != "" {
+		text += " list " + p.DenyList
+	}
+	_, err := fmt.Fprintln(w, printable(text))
 	return err
 }

@@ -11,7 +11,7 @@ import (
 func TestNoNameCommandsTheTerminal(t *testing.T) {
 	const evil = "eth\x1b[2J\t0\n\u202ex\u009b1m"
 	flow := api.Flow{Protocol: "TCP", Service: evil, Mode: evil, State: evil}
-	dropped := api.DroppedPacket{Reason: "r", Interface: evil, Service: evil, Source: evil}
+	dropped := api.DroppedPacket{Reason: "r", Interface: evil, Service: evil, Source: evil, DenyList: evil}
 	for name, render := range map[string]func(*strings.Builder) error{
 		"services": func(b *strings.Builder) error {
 			return Services(b, &api.ServiceList{Services: []api.ServiceState{{Service: evil, Ports: []api.ServicePort{{Name: evil}}}}}, nil)
