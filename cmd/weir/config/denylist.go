@@ -100,9 +100,9 @@ func (l *DenyList) Object() types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// DeniedMaps are the ConfigMaps of denyLists, each once.
-func (c *Configuration) DeniedMaps() (out []types.NamespacedName) {
-	for _, l := range c.DenyLists {
+// DeniedMaps are the ConfigMaps of lists, each once.
+func DeniedMaps(lists []DenyList) (out []types.NamespacedName) {
+	for _, l := range lists {
 		if l.ConfigMap != "" && !slices.Contains(out, l.Object()) {
 			out = append(out, l.Object())
 		}

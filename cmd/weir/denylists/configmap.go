@@ -51,7 +51,7 @@ type maps struct {
 
 // newMaps returns nil without ConfigMaps.
 func newMaps(cfg *config.Configuration, log *slog.Logger) (*maps, error) {
-	names := cfg.DeniedMaps()
+	names := config.DeniedMaps(cfg.DenyLists)
 	if len(names) == 0 {
 		return nil, nil
 	}

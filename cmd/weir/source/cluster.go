@@ -52,7 +52,7 @@ func ClusterConfig(cfg *config.Configuration) (kube.Config, error) {
 	}
 	return kube.Config{
 		ObjectNamespaces: cfg.Announce.WatchedNamespaces(), ObjectSecrets: cfg.Announce.ObjectSecrets,
-		ConfigMaps:      cfg.DeniedMaps(),
+		ConfigMaps:      config.DeniedMaps(cfg.DenyLists),
 		REST:            rest,
 		Store:           Store(cfg),
 		LabelSelector:   k.LabelSelector,
