@@ -181,3 +181,18 @@ func checkAvailable(maxFlows, need int64) error {
 	}
 	return nil
 }
+
+// CheckMemory is an error if this machine, or the control group of this process, has less memory than a table
+// of so many connections needs; 0 is automatic, and always fits. Unlike Open it does not ask how much is free.
+func CheckMemory(maxFlows int64) error {
+	if maxFlows <= 0 {
+		return nil
+	}
+	maxFlows = min(maxFlows, mostFlows-1)
+	p := planFor(maxFlows)
+	need := p.size + p.index() + maxFlows*linkSize
+	if total, err := (memory.Machine{Root: "/"}).Total(); err == nil && need > total {
+		return fmt.Errorf("%d flows need %d MB of memory, the machine has %d MB", maxFlows, need>>20, total>>20)
+	}
+	return nil
+}

@@ -42,6 +42,12 @@ func (a Access) gid() (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
+// Check reports whether the group is known.
+func (a Access) Check() error {
+	_, err := a.gid()
+	return err
+}
+
 // Share gives the group access to the socket, mode 0660.
 func (a Access) Share(socket string) error {
 	gid, err := a.gid()

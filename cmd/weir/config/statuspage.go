@@ -1,8 +1,17 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"strings"
+)
+
+// Lengths of the token of the status page, in bytes.
+const (
+	leastToken = 16
+	maxToken   = 4096
 )
 
 // StatusPage is a page for browsers with Services, endpoints, rates, problems and events. It
@@ -16,6 +25,22 @@ type StatusPage struct {
 	// It is read at the start. The page has no TLS: beyond a trusted network put a proxy in
 	// front.
 	TokenFile string `json:"tokenFile"`
+}
+
+// Token reads the token; "" without a file.
+func (p *StatusPage) Token() (string, error) {
+	if p.TokenFile == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(p.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("statusPage.tokenFile: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if len(token) < leastToken || len(token) > maxToken {
+		return "", fmt.Errorf("statusPage.tokenFile: %s has %d characters, and a token %d to %d", p.TokenFile, len(token), leastToken, maxToken)
+	}
+	return token, nil
 }
 
 func validateStatusPage(c *Configuration, r *report, others ...netip.AddrPort) {

@@ -50,7 +50,7 @@ func listen(cfg *config.Configuration, log *slog.Logger) (_ *listeners, err erro
 	if ls.health, err = listenTCP("healthzBindAddress", cfg.HealthzBindAddress); err != nil {
 		return nil, err
 	}
-	if ls.pageToken, err = statuspage.ReadToken(cfg.StatusPage.TokenFile); err != nil {
+	if ls.pageToken, err = cfg.StatusPage.Token(); err != nil {
 		return nil, err
 	}
 	if ls.page, err = listenTCP("statusPage.bindAddress", cfg.StatusPage.BindAddress); err != nil {

@@ -55,6 +55,7 @@ func (fs *findings) mend(format string, args ...any) {
 func Check(cfg *config.Configuration) []Finding {
 	var fs findings
 	checkPrivileges(&fs)
+	checkStart(&fs, cfg)
 	checkLockedMemory(&fs, cfg, os.Getpid())
 	checkSysctls(&fs, cfg)
 	checkKernel(&fs)

@@ -18,7 +18,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
@@ -36,8 +35,6 @@ const (
 	waitRender = 5 * time.Second
 	// Of wrong tokens so many are answered per second.
 	wrongTokens = 5
-	leastToken  = 16
-	maxToken    = 4096
 	writeTime   = 30 * time.Second
 )
 
@@ -78,22 +75,6 @@ func New(src api.Source, loopback bool, token string, log *slog.Logger) *Page {
 	p.mux.HandleFunc("GET /{$}", p.serveNode)
 	p.mux.HandleFunc("GET /service", p.serveService)
 	return p
-}
-
-// ReadToken reads the token of a file; "" for the file "".
-func ReadToken(file string) (string, error) {
-	if file == "" {
-		return "", nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return "", fmt.Errorf("statusPage.tokenFile: %w", err)
-	}
-	token := strings.TrimSpace(string(text))
-	if len(token) < leastToken || len(token) > maxToken {
-		return "", fmt.Errorf("statusPage.tokenFile: %s has %d characters, and a token %d to %d", file, len(token), leastToken, maxToken)
-	}
-	return token, nil
 }
 
 // Serve serves the page on l until ctx ends, and closes l.

@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -242,19 +240,7 @@ func TestPageAnswersItsOwnHostAlone(t *testing.T) {
 }
 
 func TestPageWantsTheToken(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "token")
 	const token = "0123456789abcdef"
-	for text, want := range map[string]bool{token + "\n": true, "short\n": false, strings.Repeat("x", 5000): false} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := ReadToken(file); (err == nil) != want || want && got != token {
-			t.Errorf("%.20q: %q, %v", text, got, err)
-		}
-	}
-	if _, err := ReadToken(file + ".none"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no file: %v", err)
-	}
 	p := newPage(&source{services: 1}, false, token)
 	basic := func(s string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(s)) }
 	for value, code := range map[string]int{"Bearer " + token: 200, basic("me:" + token): 200, basic(token + ":"): 401, "Bearer ": 401, "": 401} {
