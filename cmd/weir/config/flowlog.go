@@ -8,7 +8,8 @@ import (
 // FlowLog is a record of the start and the end of every connection, to one or both of two places. It
 // is off by default: without a place nothing is recorded. On, it takes 33 bytes for each connection of
 // conntrack.maxFlows, and 1.2 MB per worker. No worker waits: records that are not read in a tenth
-// of a second (beyond 80,000 per second and worker), or that cannot be sent, are lost and counted.
+// of a second (beyond 80,000 per second and worker; 8,192 of a command that ends many connections), or
+// that cannot be sent, are lost and counted. An end may come before its start.
 //
 // A record has the times of the first and the last packet, to 1/16 s, the client's tuple, that
 // behind Weir, the Service, and the zone of the endpoint. An end also has the packets that arrived
@@ -47,8 +48,8 @@ func validateFlowLog(c *Configuration, r *report) {
 			r.addf("flowLog.ipfixCollector", "must be an address and a port, such as 192.0.2.9:4739, is %q", f.IPFIXCollector)
 		}
 	}
-	if f.JSONFile != "" && !filepath.IsAbs(f.JSONFile) {
-		r.addf("flowLog.jsonFile", "must be an absolute path, is %q", f.JSONFile)
+	if f.JSONFile != "" && (!filepath.IsAbs(f.JSONFile) || filepath.Dir(f.JSONFile) == "/") {
+		r.addf("flowLog.jsonFile", "must be an absolute path below a directory of /, is %q", f.JSONFile)
 	}
 	if n := f.MaxPerSecond; n < 1 || n > mostFlowRecords {
 		r.addf("flowLog.maxPerSecond", "must be 1 to %d, is %d", mostFlowRecords, n)

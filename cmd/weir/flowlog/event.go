@@ -58,7 +58,7 @@ func eventOf(r *conntrack.Record, at func(tick uint32) time.Time, n *names) Even
 		Client: r.Client.Src(), Frontend: r.Client.Dst(), Endpoint: r.Endpoint.Dst(),
 		Service: n.service(r.ServiceID), Mode: translate.ModeName(r.Mode),
 	}
-	e.Zone = n.zone(e.Endpoint.Addr())
+	e.Zone = n.zone(e.Service, e.Endpoint.Addr())
 	if r.Mode == conntrack.ModeNAT {
 		e.SNAT = r.Endpoint.Src()
 	}

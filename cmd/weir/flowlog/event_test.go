@@ -1,7 +1,11 @@
 package flowlog
 
 import (
+	"context"
+	"log/slog"
 	"net/netip"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,7 +62,10 @@ func TestReasonsOfAnEnd(t *testing.T) {
 func TestNamesOutliveTheirObjects(t *testing.T) {
 	services := []string{"", "default/web"}
 	at := netip.MustParseAddrPort("10.0.0.1:80")
-	served := []*discovery.Service{{Ports: []discovery.Port{{Endpoints: []topology.Endpoint{{AddrPort: at, Zone: "a"}}}}}}
+	of := func(name, zone string) *discovery.Service {
+		return &discovery.Service{Name: discovery.ServiceName{Namespace: "default", Name: name}, Ports: []discovery.Port{{Endpoints: []topology.Endpoint{{AddrPort: at, Zone: zone}}}}}
+	}
+	served := []*discovery.Service{of("web", "a"), of("other", "b"), of("long", strings.Repeat("z", maxZone+1))}
 	n := names{services: func() []string { return services }, served: func() []*discovery.Service { return served }}
 	now := time.Now()
 	n.refresh(now, false)
@@ -67,7 +74,7 @@ func TestNamesOutliveTheirObjects(t *testing.T) {
 		t.Error("names are asked for at any rate")
 	}
 	n.refresh(now.Add(namesAtMost), true)
-	if n.service(0) != "default/api" || n.service(1) != "default/web" || n.service(2) != "" || n.zone(at.Addr()) != "a" {
+	if n.service(0) != "default/api" || n.service(1) != "default/web" || n.service(2) != "" || n.zone("default/web", at.Addr()) != "a" || n.zone("default/long", at.Addr()) != "" {
 		t.Errorf("%+v", n)
 	}
 }
@@ -87,3 +94,45 @@ func TestTimesOfTicks(t *testing.T) {
 		t.Errorf("%v off after the clock was set", d)
 	}
 }
+
+// hanging is a file system that does not answer.
+type hanging struct{ end chan struct{} }
+
+func (hanging) write([]Event) (int, error) { return 0, nil }
+func (h hanging) close()                   { <-h.end }
+
+// A stop does not wait for a place that takes no more.
+func TestAStopWaitsForNoPlace(t *testing.T) {
+	table, err := conntrack.Open(conntrack.Config{MaxFlows: 64, Workers: 1, RecordsPerSecond: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := hanging{make(chan struct{})}
+	defer close(h.end)
+	l := &Log{cfg: Config{Table: table, Log: slog.New(slog.DiscardHandler)}, targets: []*target{{sink: h}}, records: make([]conntrack.Record, readMost)}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := l.Run(ctx); err != nil || !l.left {
+		t.Errorf("%v, left: %v", err, l.left)
+	}
+}
+
+// A fault lasts: hosts do not refuse each message.
+func TestAFaultLasts(t *testing.T) {
+	g := &target{log: slog.New(slog.DiscardHandler)}
+	for _, err := range []error{syscall.ECONNREFUSED, nil} {
+		g.sink = outcome{err}
+		if g.write(make([]Event, 1)); g.fault.Load() == nil {
+			t.Errorf("no fault after %v", err)
+		}
+	}
+	g.failed = g.failed.Add(-2 * faultTime)
+	if g.write(make([]Event, 1)); g.fault.Load() != nil {
+		t.Errorf("a fault stays: %s", *g.fault.Load())
+	}
+}
+
+type outcome struct{ err error }
+
+func (o outcome) write([]Event) (int, error) { return 0, o.err }
+func (outcome) close()                       {}

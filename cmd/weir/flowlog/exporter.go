@@ -81,7 +81,9 @@ func (x *exporter) add(e *Event) (lost int, err error) {
 		return lost, err
 	}
 	x.begin()
-	x.message.Record(number, x.record)
+	if !x.message.Record(number, x.record) { // it is larger than a message
+		lost++
+	}
 	return lost, nil
 }
 

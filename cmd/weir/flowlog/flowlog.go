@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,9 @@ type Log struct {
 	clock   wallClock
 	records []conntrack.Record // of a read
 	events  []Event
+
+	mu   sync.Mutex // of left, and of looks at the table
+	left bool       // the table may be gone
 }
 
 // target is a place that events go to.
@@ -44,8 +48,13 @@ type target struct {
 	log  *slog.Logger
 
 	given, lost atomic.Uint64          // in this order, so that never more are lost than given
-	fault       atomic.Pointer[string] // of the last write; nil: none
+	fault       atomic.Pointer[string] // of the last write that failed, for faultTime; nil: none
+	failed      time.Time
 }
+
+// faultTime is how long a fault lasts after the last write that failed. Hosts limit what they say of a port
+// on which nobody listens (Linux: about one ICMP error per second): most messages to it seem to be sent.
+const faultTime = 10 * time.Second
 
 // sink writes events. It returns how many were lost, which may include earlier ones.
 type sink interface {
@@ -61,6 +70,8 @@ const (
 	readMost = 1024
 	// readLast bounds how often that is done at the end: as many as two workers have room for.
 	readLast = 16
+	// endTime bounds the writes at the end: a file system may hang.
+	endTime = 2 * time.Second
 )
 
 // New makes the log of a configuration, nil if that has no place for it.
@@ -81,11 +92,34 @@ func New(cfg Config) *Log {
 	return l
 }
 
-// Run sends records until ctx ends, and then those that are left.
+// Run sends records until ctx ends, and then those that are left, unless a place takes no more. Then no goroutine
+// looks at the table.
 func (l *Log) Run(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.send(ctx)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	select {
+	case <-done:
+	case <-time.After(endTime):
+		l.mu.Lock()
+		l.left = true
+		l.mu.Unlock()
+		l.cfg.Log.Warn("flow log: the last records are lost: a write does not end")
+	}
+	return nil
+}
+
+func (l *Log) send(ctx context.Context) {
 	defer func() {
 		for _, t := range l.targets {
 			t.sink.close()
@@ -100,7 +134,7 @@ func (l *Log) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			for n := 0; n < readLast && l.read() == readMost; n++ { // workers go on meanwhile
 			}
-			return nil
+			return
 		case <-tick.C:
 		}
 	}
@@ -108,6 +142,23 @@ func (l *Log) Run(ctx context.Context) error {
 
 // read takes records, sends them, and returns how many there were.
 func (l *Log) read() int {
+	n := l.take()
+	if n == 0 {
+		return 0
+	}
+	for _, t := range l.targets {
+		t.write(l.events)
+	}
+	return n
+}
+
+// take makes events of records, and returns how many.
+func (l *Log) take() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.left {
+		return 0
+	}
 	n := l.cfg.Table.ReadRecords(l.records)
 	if n == 0 {
 		return 0
@@ -123,9 +174,6 @@ func (l *Log) read() int {
 	l.events = l.events[:0]
 	for i := range l.records[:n] {
 		l.events = append(l.events, eventOf(&l.records[i], l.clock.at, &l.names))
-	}
-	for _, t := range l.targets {
-		t.write(l.events)
 	}
 	return n
 }
@@ -153,11 +201,12 @@ func (t *target) write(events []Event) {
 	t.lost.Add(uint64(lost))
 	last := t.fault.Load()
 	switch {
-	case err == nil && last != nil:
+	case err == nil && last != nil && time.Since(t.failed) > faultTime:
 		t.fault.Store(nil)
 		t.log.Info("flow log: records are sent again", "to", t.name, "lost", t.lost.Load())
 	case err != nil:
 		text := err.Error()
+		t.failed = time.Now()
 		t.fault.Store(&text)
 		if last == nil {
 			t.log.Warn("flow log: records are lost", "to", t.name, "err", err)

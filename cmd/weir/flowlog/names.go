@@ -14,10 +14,20 @@ type names struct {
 	served   func() []*discovery.Service
 
 	byNumber []string
-	zones    map[netip.Addr]string
+	zones    map[endpoint]string
 	// asked is when services and served were last asked. They copy what they know of all Services.
 	asked time.Time
 }
+
+// endpoint is an address of a Service: the author of another Service may give it another zone.
+type endpoint struct {
+	service string
+	addr    netip.Addr
+}
+
+// maxZone is the length of a zone: it is the value of a label of Kubernetes. An EndpointSlice may have longer
+// ones, which would fill messages and files.
+const maxZone = 63
 
 // Names are asked for again at intervals, and sooner if a Service or endpoint is not known.
 const (
@@ -43,22 +53,28 @@ func (n *names) refresh(now time.Time, missing bool) {
 		}
 	}
 	if n.zones == nil || len(n.zones) > mostZones {
-		n.zones = map[netip.Addr]string{}
+		n.zones = map[endpoint]string{}
 	}
 	for _, svc := range n.served() {
+		name := svc.Name.String()
 		for i := range svc.Ports {
 			for j := range svc.Ports[i].Endpoints {
 				e := &svc.Ports[i].Endpoints[j]
-				n.zones[e.AddrPort.Addr()] = e.Zone
+				zone := e.Zone
+				if len(zone) > maxZone {
+					zone = ""
+				}
+				n.zones[endpoint{name, e.AddrPort.Addr()}] = zone
 			}
 		}
 	}
 }
 
 // knows reports whether Service and endpoint of a record are known.
-func (n *names) knows(service uint32, endpoint netip.Addr) bool {
-	_, ok := n.zones[endpoint]
-	return ok && n.service(service) != ""
+func (n *names) knows(service uint32, addr netip.Addr) bool {
+	name := n.service(service)
+	_, ok := n.zones[endpoint{name, addr}]
+	return ok && name != ""
 }
 
 // service is the name of a Service, "" if it is not known.
@@ -69,5 +85,5 @@ func (n *names) service(number uint32) string {
 	return ""
 }
 
-// zone is the zone of an endpoint, "" if it is not known.
-func (n *names) zone(endpoint netip.Addr) string { return n.zones[endpoint] }
+// zone is the zone of an endpoint of a Service, "" if it is not known.
+func (n *names) zone(service string, addr netip.Addr) string { return n.zones[endpoint{service, addr}] }

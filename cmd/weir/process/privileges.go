@@ -77,10 +77,18 @@ func writable(cfg *config.Configuration) []string {
 		dirs = append(dirs, filepath.Dir(cfg.Conntrack.Path))
 	}
 	if cfg.FlowLog.JSONFile != "" {
-		dirs = append(dirs, filepath.Dir(cfg.FlowLog.JSONFile))
+		// Of a directory that is not there the one above would count.
+		if dir := filepath.Dir(cfg.FlowLog.JSONFile); isDirectory(dir) {
+			dirs = append(dirs, dir)
+		}
 	}
 	if cfg.StateDir != "" {
 		dirs = append(dirs, cfg.StateDir)
 	}
 	return dirs
+}
+
+func isDirectory(name string) bool {
+	s, err := os.Stat(name)
+	return err == nil && s.IsDir()
 }
