@@ -107,9 +107,6 @@ type Config struct {
 	Attempts *attempts.Table
 	// PrefixLimit limits the new connections of each source prefix.
 	PrefixLimit ratelimit.PrefixLimit
-	// AnswerByArrival has answers leave by the interface by which the client's packets came, where it has a
-	// route for them.
-	AnswerByArrival bool
 	// Denied are the lists of clients that may begin no flow.
 	Denied []DenyList
 	// FlowRecords is how many connections per second the flow table records, 0 for none: see
@@ -145,7 +142,6 @@ type LB struct {
 	affinity *affinity.Store
 	cids     *affinity.Store // endpoints by QUIC connection ID
 	prefixes *ratelimit.Prefixes
-	arrivals *worker.Arrivals // nil: answers leave by the routes alone
 	flows    *conntrack.Table
 	tables   *table.Table
 	router   *route.Watcher

@@ -235,18 +235,15 @@ func reportFlowTable(a conntrack.Restoration, warnings *warning.List, log *slog.
 
 // openRouter begins to follow the kernel's routes and neighbors.
 func (l *LB) openRouter(workers int) (err error) {
-	if l.cfg.AnswerByArrival {
-		l.arrivals = worker.NewArrivals(l.flows)
-	}
 	l.router, err = route.New(route.Config{
-		Workers: workers, Logger: l.log, AnswerByArrival: l.cfg.AnswerByArrival,
+		Workers: workers, Logger: l.log,
 		Interfaces: l.ports.Routed(), HostVeth: l.routedHost(),
 		MaxAdjacencies: route.DefaultMaxAdjacencies, Adjacencies: l.cache.adjacencies(),
 	})
 	if err != nil {
 		return fmt.Errorf("routes: %w", err)
 	}
-	l.router.SetReroute(func(affected []bool) { worker.Reroute(l.flows, l.router, l.arrivals, affected) })
+	l.router.SetReroute(func(affected []bool) { worker.Reroute(l.flows, l.router, affected) })
 	return nil
 }
 
@@ -377,7 +374,7 @@ func (l *LB) workerConfig(id, cpu int) worker.Config {
 		Router: l.router, Memory: l.memory, Node: &l.node, VIPs: &l.vips.published,
 		Takeover: l.cfg.Takeover, Silence: l.cfg.Silence, EndpointRemovalGrace: l.cfg.EndpointRemovalGrace,
 		GUEZeroChecksum: l.cfg.GUEZeroChecksum, MinPathMTU: l.cfg.MinPathMTU,
-		ReversePathFilter: l.cfg.ReversePathFilter, Arrivals: l.arrivals,
-		Services: l.counts.workers, Attempts: l.cfg.Attempts, Prefixes: l.prefixes, Denied: l.denials.denied,
+		ReversePathFilter: l.cfg.ReversePathFilter,
+		Services:          l.counts.workers, Attempts: l.cfg.Attempts, Prefixes: l.prefixes, Denied: l.denials.denied,
 	}
 }

@@ -19,7 +19,6 @@ type builder struct {
 	// shared holds the entries with a single path, so that the thousands of prefixes behind
 	// a router share an entry.
 	shared map[Path]*entry
-	sorted []kernelRoute // best first
 }
 
 func newBuilder(k *kernelState, cfg *Config) *builder {
@@ -69,7 +68,6 @@ func (b *builder) build() contents {
 	routes := slices.Clone(b.k.routes)
 	// Best first; the sort is stable, so equal ones stay in the kernel's order.
 	slices.SortStableFunc(routes, compareRoutes)
-	b.sorted = routes
 	for i := range routes {
 		r := &routes[i]
 		if r.tos != 0 || r.sourced {

@@ -25,7 +25,6 @@
 //	rules.go      which of them are followed; policy.go: the look-up by them
 //	netlink.go    that state, read; neighbor.go: neighbors, read and asked for
 //	subscribe.go  notifications
-//	uplink.go     the routes of answers that leave by the interface of arrival
 //	table.go      the routes; build.go, source.go and reverse.go make them
 //	adjacency.go  a next hop; affected.go: those that a change of routes concerns
 //	ring.go       requests of workers
@@ -109,8 +108,6 @@ type Config struct {
 	// ReceiveBuffer is the size of the notification socket's buffer in bytes;
 	// default 8 MiB.
 	ReceiveBuffer int
-	// AnswerByArrival has default routes known by interface: see Table.LookupAnswer.
-	AnswerByArrival bool
 	// Namespace is the network namespace to watch. The zero value and
 	// netns.None() mean that of the thread that calls New.
 	Namespace netns.NsHandle

@@ -105,8 +105,6 @@ type Table struct {
 	// policy4 and policy6 are the routing rules of a family with the tables that they name; nil:
 	// the default rules, local and then main.
 	policy4, policy6 policy
-	// uplinks is nil without Config.AnswerByArrival.
-	uplinks map[uplink]*entry
 }
 
 // Epoch identifies the contents of the table. It is never 0, and differs from the previous

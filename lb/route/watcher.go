@@ -272,12 +272,7 @@ func (w *Watcher) replaceTables(b *builder, now contents) (t *Table, affected *a
 	w.entries, w.tables, w.rules = now, tables, b.k.rules.followed
 	t = &Table{local: tables[unix.RT_TABLE_LOCAL], main: tables[unix.RT_TABLE_MAIN]}
 	t.policy4, t.policy6 = b.policyOf(true, tables), b.policyOf(false, tables)
-	if w.cfg.AnswerByArrival {
-		t.uplinks = b.uplinks()
-	}
 	switch {
-	case !sameUplinks(t.uplinks, old.uplinks):
-		return t, &affectedHops{all: true}
 	case ruled && (t.HasRules() || old.HasRules()):
 		return t, &affectedHops{all: true}
 	case len(changes) > 0 && t.HasRules():

@@ -51,9 +51,6 @@ type Config struct {
 	// Denied are the lists of clients that may begin no flow; nil: none.
 	Denied *Denied
 
-	// Arrivals has answers leave by the interface by which the client's packets came; nil: by the routes.
-	Arrivals *Arrivals
-
 	// Node and VIPs are snapshots that the owner publishes. VIPs has the addresses that
 	// serve frontends and that the node does not hold.
 	Node *atomic.Pointer[Node]
@@ -101,7 +98,7 @@ func New(cfg Config) *Worker {
 
 	w.conns, w.conntrack, w.frontends = cfg.Flows, cfg.Flows.Worker(cfg.ID), cfg.Frontends
 	w.affinity, w.cidMap = cfg.Affinity, cfg.CIDs
-	w.router, w.adjacencies, w.arrivals = cfg.Router, cfg.Router.Adjacencies(), cfg.Arrivals
+	w.router, w.adjacencies = cfg.Router, cfg.Router.Adjacencies()
 	w.neighQueue = make([]queuedPacket, 0, neighQueueLen)
 	w.removed = removals{
 		frontends: cfg.Frontends, graceTicks: uint32(cfg.EndpointRemovalGrace.Seconds() * conntrack.TicksPerSecond),

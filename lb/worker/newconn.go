@@ -295,7 +295,6 @@ func (w *flows) createConn(o *pendingConn) verdict {
 	switch outcome {
 	case conntrack.Created:
 		p.began = true
-		w.noteArrival(p, ref)
 		w.counts[counter.NewFlows]++
 		w.services.add(f.ServiceID, serviceNewFlows, 1)
 		if p.Proto == header.ProtoTCP && !f.Mode.DSR() {

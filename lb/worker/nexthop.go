@@ -15,7 +15,6 @@ type forwarder struct {
 	router          *route.Watcher
 	epoch           uint32 // of the routes
 	adjacencies     []route.Adjacency
-	arrivals        *Arrivals // nil: answers leave by the routes alone
 	routeCache      [routeCacheSize]cachedRoute
 	hopCache        [hopCacheSize]cachedHop
 	neighQueue      []queuedPacket
@@ -41,15 +40,14 @@ func (w *forwarder) nextHopOf(p *pkt, ref conntrack.Ref, out *egress) verdict {
 	e := w.conns.Entry(ref)
 	to := w.conns.NewTuple(ref)
 	rules := w.routes.HasRules()
-	came := w.answeredBy(p, ref)
 	k, known := w.cachedHopTo(&to, e.Mode, ref.Forward(), uint32(p.hash))
-	if known && !rules && came == 0 && w.leavesBy(k.nextHop, out) {
+	if known && !rules && w.leavesBy(k.nextHop, out) {
 		return pass
 	}
 	w.counts[counter.RouteLookups]++
 	dst := to.Dst()
 	as := routedAs(w.conns, ref)
-	path, ok := w.lookUpAnswer(p, as, came, uint32(p.hash))
+	path, ok := w.lookUp(p, as, uint32(p.hash))
 	if !ok {
 		return noRoute(path.Kind)
 	}
@@ -61,21 +59,10 @@ func (w *forwarder) nextHopOf(p *pkt, ref conntrack.Ref, out *egress) verdict {
 		path.NextHop = throughHostVeth(&path, e.Mode)
 	}
 	word, v := w.resolveNextHop(p, &path, needed, out)
-	if out.nextHop = word; word != 0 && !rules && came == 0 {
+	if out.nextHop = word; word != 0 && !rules {
 		k.nextHop, k.hash, k.divided = word, uint32(p.hash), w.routes.NumPaths(&as) != 1
 	}
 	return v
-}
-
-// lookUpAnswer is lookUp for the answer to packets that came by an interface; 0: it is none.
-func (w *forwarder) lookUpAnswer(p *pkt, as route.Packet, came int, hash uint32) (route.Path, bool) {
-	if came == 0 {
-		return w.lookUp(p, as, hash)
-	}
-	if w.routes.HasRules() {
-		as.In = arrivalInterface(w.ports, p.in, p.data[:p.L3])
-	}
-	return w.routes.LookupAnswer(&as, came, hash)
 }
 
 // lookUp is the path of packet p as routing rules see it.

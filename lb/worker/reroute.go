@@ -17,8 +17,8 @@ const rerouteFor = 250 * time.Millisecond
 // affected too or not resolved, the flow is not translated, or the time is up. It returns the
 // number of directions that have another next hop. It is for a control goroutine, beside the
 // workers.
-func Reroute(flows *conntrack.Table, router *route.Watcher, arrivals *Arrivals, affected []bool) (n int) {
-	r := rerouter{flows, router, router.Load(), router.Adjacencies(), arrivals, affected}
+func Reroute(flows *conntrack.Table, router *route.Watcher, affected []bool) (n int) {
+	r := rerouter{flows, router, router.Load(), router.Adjacencies(), affected}
 	if r.routes.ByArrival() {
 		return 0 // known of a packet, not of a flow
 	}
@@ -40,7 +40,6 @@ type rerouter struct {
 	router      *route.Watcher
 	routes      *route.Table
 	adjacencies []route.Adjacency
-	arrivals    *Arrivals
 	affected    []bool
 }
 
@@ -56,11 +55,7 @@ func (r *rerouter) direction(ref conntrack.Ref) int {
 	e := r.flows.Entry(ref)
 	key := e.Tuple()
 	as := routedAs(r.flows, ref)
-	hash := uint32(r.flows.Hash(&key))
-	path, ok := r.routes.Lookup(&as, hash)
-	if came := r.arrivals.of(ref); came != 0 {
-		path, ok = r.routes.LookupAnswer(&as, came, hash)
-	}
+	path, ok := r.routes.Lookup(&as, uint32(r.flows.Hash(&key)))
 	if !ok {
 		return 0
 	}

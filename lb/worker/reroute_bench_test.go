@@ -42,7 +42,7 @@ func BenchmarkReroute(b *testing.B) {
 	}
 	w.Offline()
 	moved := 0
-	router.SetReroute(func(affected []bool) { moved += Reroute(flows, router, nil, affected) })
+	router.SetReroute(func(affected []bool) { moved += Reroute(flows, router, affected) })
 	b.ResetTimer()
 	for i := range b.N {
 		router.SetRoute(client, byRouter(1-i%2))

@@ -105,8 +105,7 @@ func (w *admission) passesReversePath(p *pkt, source route.Reverse, fe *table.Fr
 	case ReversePathOff:
 		return true
 	case ReversePathStrict:
-		came := arrivalInterface(w.ports, p.in, p.data[:p.L3])
-		return source.By(came) || w.cfg.Arrivals != nil && w.routes.Uplink(came, p.key.Src().Addr())
+		return source.By(arrivalInterface(w.ports, p.in, p.data[:p.L3]))
 	}
 	switch source.Kind() {
 	case route.Attached, route.Host, route.NoHostVeth:

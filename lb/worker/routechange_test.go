@@ -116,7 +116,7 @@ func TestRerouteLeavesFlowsOnTheFastPath(t *testing.T) {
 			b.settle()
 			rerouted := 0
 			b.lb.router.SetReroute(func(affected []bool) {
-				rerouted = Reroute(b.lb.flows, b.lb.router, nil, affected)
+				rerouted = Reroute(b.lb.flows, b.lb.router, affected)
 			})
 			b.lb.router.SetRoute(b.clients[0], byRouter(1))
 			if rerouted != 1 {
@@ -167,7 +167,7 @@ func TestNewConnectionsDoNotWaitForReroute(t *testing.T) {
 // the last change.
 func TestRerouteBesideAWorker(t *testing.T) {
 	b := newRouters(t, header.ProtoTCP)
-	b.lb.router.SetReroute(func(affected []bool) { Reroute(b.lb.flows, b.lb.router, nil, affected) })
+	b.lb.router.SetReroute(func(affected []bool) { Reroute(b.lb.flows, b.lb.router, affected) })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -208,7 +208,7 @@ func (b *bench) established(req packet) packet {
 // number ends the connection.
 func TestRerouteKeepsTheNumbersOfSegments(t *testing.T) {
 	b := newRouters(t, header.ProtoTCP)
-	b.lb.router.SetReroute(func(affected []bool) { Reroute(b.lb.flows, b.lb.router, nil, affected) })
+	b.lb.router.SetReroute(func(affected []bool) { Reroute(b.lb.flows, b.lb.router, affected) })
 	req := request(false, header.ProtoTCP)
 	req.src = ap(b.clients[0].Addr().Next(), 40001)
 	f := b.one(portClient, req.build(t), portServer)

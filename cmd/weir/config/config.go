@@ -48,12 +48,6 @@ const (
 	ReversePathOff    = "off"
 )
 
-// Values of forwarding.answerBy.
-const (
-	AnswerByRoute   = "route"
-	AnswerByArrival = "arrival"
-)
-
 // Primary, alone in nodePortAddresses, means the node's primary addresses.
 const Primary = "primary"
 
@@ -280,14 +274,6 @@ type Forwarding struct {
 	// of a default route, pass. off: no filter. Packets through the kernel of the
 	// node are filtered by the kernel.
 	ReversePathFilter string `json:"reversePathFilter"`
-	// AnswerBy says by which interface answers to a client leave: route, that of the
-	// route to it, or arrival, that by which the packet came that began the connection,
-	// for a node with several providers of which each drops the addresses of the others.
-	// With arrival the route to the client leads out of that interface, or else a default
-	// route there, of any metric, in main or in a table that a routing rule names; without
-	// such a route, as where the kernel forwards (a VLAN that is not attached), it is the
-	// route to the client. 4 bytes of memory per connection.
-	AnswerBy string `json:"answerBy"`
 }
 
 // HostVeth is the veth pair into the kernel's stack, for endpoints behind the

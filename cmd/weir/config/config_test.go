@@ -20,7 +20,7 @@ discovery:
 interfaces: [{name: eth0, mode: auto, txChecksum: software, hook: xdp}, {name: eth1}]
 nodePortAddresses: [192.0.2.0/24, "2001:db8::/64"]
 snat: {addresses: [198.51.100.7], ports: 61000-62000}
-forwarding: {mode: nat, answerBy: arrival}
+forwarding: {mode: nat}
 hostVeth: {prefixes: [169.254.77.0/24, "fd77:7765:6972::/64"], mark: 0x1000, table: 100, probeMark: 0x20, probeTable: 101}
 protectedPorts: [22, 6443, 10250]
 protectedEndpointPorts: [22, 2379]
@@ -71,7 +71,7 @@ func TestUnmarshalTakesEveryField(t *testing.T) {
 		Interfaces:        []Interface{{Name: "eth0", Mode: ModeAuto, TxChecksum: TxChecksumSoftware, Hook: HookXDP}, {Name: "eth1", Mode: ModeAuto, TxChecksum: TxChecksumAuto, Hook: HookAuto}},
 		NodePortAddresses: []string{"192.0.2.0/24", "2001:db8::/64"},
 		SNAT:              SNAT{Addresses: []string{"198.51.100.7"}, Ports: PortRange{61000, 62000}},
-		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto, AnswerBy: AnswerByArrival},
+		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
 		HostVeth:          HostVeth{[]string{"169.254.77.0/24", "fd77:7765:6972::/64"}, 0x1000, 100, 0x20, 101},
 		ProtectedPorts:    []uint16{22, 6443, 10250}, ProtectedEndpointPorts: []uint16{22, 2379},
 		ClusterIPs: true, ExternalIPs: true,

@@ -7,7 +7,7 @@ func Default() *Configuration {
 		Kind:              Kind,
 		NodePortAddresses: []string{Primary},
 		SNAT:              SNAT{Addresses: []string{}},
-		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto, AnswerBy: AnswerByRoute},
+		Forwarding:        Forwarding{Mode: ForwardNAT, MinPathMTU: 1280, ReversePathFilter: ReversePathAuto},
 		HostVeth:          HostVeth{Prefixes: []string{"169.254.77.0/24", "fd77:7765:6972::/64"}, Mark: 0x10, Table: 7765, ProbeMark: 0x1000, ProbeTable: 7766},
 		ProtectedPorts:    []uint16{22, 6443, 10250},
 		// SSH, etcd, the API server, the node exporter, the kubelet, kube-proxy,

@@ -192,9 +192,6 @@ func validateForwarding(c *Configuration, r *report) {
 	if f := c.Forwarding.ReversePathFilter; !slices.Contains(reversePathFilters, f) {
 		r.addf("forwarding.reversePathFilter", "must be %s, is %q", either(reversePathFilters), f)
 	}
-	if a := c.Forwarding.AnswerBy; a != AnswerByRoute && a != AnswerByArrival {
-		r.addf("forwarding.answerBy", "must be %s or %s, is %q", AnswerByRoute, AnswerByArrival, a)
-	}
 }
 
 // checkPrefix reports s unless it is a prefix without bits set beyond the length.

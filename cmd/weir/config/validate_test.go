@@ -79,7 +79,6 @@ func TestValidateRefuses(t *testing.T) {
 		{"frame size", func(c *Configuration) { c.PacketMemory.FrameSize = 1024 }, "packetMemory.frameSize", "must be auto, 2048 or 4096, is 1024"},
 		{"dnat without marks", func(c *Configuration) { c.Forwarding.Mode, c.HostVeth.Mark = ForwardDNAT, 0 }, "forwarding.mode", "dnat needs hostVeth.mark"},
 		{"forwarding mode", func(c *Configuration) { c.Forwarding.Mode = "teleport" }, "forwarding.mode", `must be nat, dnat, l2dsr, ipip, gue, is "teleport"`},
-		{"answers by anything", func(c *Configuration) { c.Forwarding.AnswerBy = "both" }, "forwarding.answerBy", "must be route or arrival, is \"both\""},
 		{"reverse path filter", func(c *Configuration) { c.Forwarding.ReversePathFilter = "1" }, "forwarding.reversePathFilter", "must be auto, strict, loose or off, is \"1\""},
 		{"no path MTU", func(c *Configuration) { c.Forwarding.MinPathMTU = 0 }, "forwarding.minPathMTU", "must be 68 to 1500"},
 		{"two prefixes of a family", func(c *Configuration) { c.HostVeth.Prefixes[1] = "10.9.0.0/24" }, "hostVeth.prefixes[1]", "second IPv4 prefix"},

@@ -286,7 +286,6 @@ func packetPath(cfg *config.Configuration, log *slog.Logger) lb.Config {
 		FrameSize:            int(cfg.PacketMemory.FrameSize),
 		MinPathMTU:           cfg.Forwarding.MinPathMTU,
 		ReversePathFilter:    reversePathFilters[cfg.Forwarding.ReversePathFilter],
-		AnswerByArrival:      cfg.Forwarding.AnswerBy == config.AnswerByArrival,
 		PrefixLimit:          prefixLimit(cfg.Flood),
 		Log:                  log,
 		Testing: ports.Testing{

@@ -28,10 +28,13 @@ func TestWireAnswersLeaveByTheUplinkOfRoutingRules(t *testing.T) {
 	f := ownFixture(t, options{services: []service{first, second, toOverlay}, stopped: true,
 		interfaces: "[{name: eth0}, {name: eth1}, {name: eth2}]"})
 	edge := f.Edge.Edge
-	f.connectUplink(t)
+	addrs := func(host uint8) []netip.Prefix {
+		return []netip.Prefix{netip.PrefixFrom(netlab.Host4(uplinkNet, host), 24), netip.PrefixFrom(netlab.Host6(uplinkNet, host), 64)}
+	}
+	must(t, netlab.Connect(netlab.End{Namespace: edge, Name: "eth2", Addrs: addrs(1)},
+		netlab.End{Namespace: f.Client, Name: "eth2", Addrs: addrs(2)}, netlab.LinkConfig{}))
 	for _, six := range []bool{false, true} {
-		f.secondUplink(t, second, six, netlink.Route{Table: 110})
-		must(t, edge.Netlink().RuleAdd(f.uplinkRule(second, six)))
+		f.secondUplink(t, second, six)
 		f.overlayByRule(t, six)
 	}
 	must(t, f.start())
@@ -99,118 +102,21 @@ func (f *fixture) uplinkRule(s service, six bool) *netlink.Rule {
 	return r
 }
 
-// Answers leave by the uplink of arrival, though the node has no rule and the route to the client leads out of the
-// first, whether the packet loop or the kernel forwards the established connections. They outlive a restart, and go by
-// the route where the uplink has no default route any more.
-func TestWireAnswersLeaveByTheUplinkOfArrival(t *testing.T) {
-	for _, hook := range append([]string{"off"}, hooks...) {
-		t.Run(hook, func(t *testing.T) {
-			t.Parallel()
-			first, second := toRouted, toAttached
-			o := options{services: []service{first, second}, stopped: true, interfaces: "[{name: eth0}, {name: eth1}, {name: eth2}]"}
-			mode := `"off"`
-			if hook != "off" {
-				mode, o.interfaces = "auto", fmt.Sprintf("[{name: eth0, hook: %[1]s}, {name: eth1, hook: %[1]s}, {name: eth2, hook: %[1]s}]", hook)
-			}
-			o.extra = "forwarding: {answerBy: arrival, reversePathFilter: strict}\ndeath: {holdSeconds: 600}\nflowCache: {mode: " + mode + "}"
-			f := ownFixture(t, o)
-			f.connectUplink(t)
-			if f.fromWire(t, hook); hook == "xdp" {
-				must(t, f.Client.SetOffloads("eth2", asFromWire))
-			}
-			for _, six := range []bool{false, true} {
-				f.secondUplink(t, second, six, netlink.Route{Priority: 5000})
-			}
-			must(t, f.start())
-			bothFamilies(t, func(t *testing.T, six bool) { f.answersByArrival(t, hook, first, second, six) })
-		})
-	}
-}
-
-func (f *fixture) answersByArrival(t *testing.T, hook string, first, second service, six bool) {
+// secondUplink gives the clients addresses behind both uplinks, of which the second is the Service's.
+func (f *fixture) secondUplink(t *testing.T, s service, six bool) {
 	t.Helper()
-	for _, s := range []service{first, second} {
-		for _, network := range []string{"tcp", "udp"} {
-			must(t, workload.PingPong(f.dialFromBehind(t, network, s, six), "by the uplink of arrival", within))
-		}
-	}
-	c := f.dialFromBehind(t, "tcp", second, six)
-	answers := func(by string) {
-		t.Helper()
-		must(t, f.poll(func(ctx context.Context) error {
-			before, was := f.received(t, by), f.repeated(ctx, t, "eth1")
-			for range 20 {
-				if err := workload.PingPong(c, "answer", within); err != nil {
-					return err
-				}
-			}
-			if n := f.received(t, by) - before; n < 20 {
-				return fmt.Errorf("%d answers arrive by %s", n, by)
-			}
-			if n := f.repeated(ctx, t, "eth1") - was; hook != "off" && n < 10 {
-				return fmt.Errorf("the kernel forwards %d answers", n)
-			}
-			return nil
-		}))
-	}
-	answers("eth2")
-	must(t, f.weir.Kill())
-	must(t, f.start())
-	answers("eth2")
-
-	r := f.defaultRoute(t, six, netlink.Route{Priority: 5000})
-	must(t, f.Client.Do(func() error {
-		return exec.Command("nft", "delete table", map[bool]string{true: "ip6", false: "ip"}[six], "providers").Run()
-	}))
-	must(t, f.Edge.Edge.Netlink().RouteDel(r))
-	answers("eth0")
-}
-
-// repeated is how many packets that came by an interface the kernel has forwarded.
-func (f *fixture) repeated(ctx context.Context, t *testing.T, name string) uint64 {
-	t.Helper()
-	s, err := f.admin.Status(ctx)
-	must(t, err)
-	if r := interfaceOf(s, name).Repeated; r != nil {
-		return r.Packets
-	}
-	return 0
-}
-
-// connectUplink connects the edge node to the clients once more.
-func (f *fixture) connectUplink(t *testing.T) {
-	t.Helper()
-	addrs := func(host uint8) []netip.Prefix {
-		return []netip.Prefix{netip.PrefixFrom(netlab.Host4(uplinkNet, host), 24), netip.PrefixFrom(netlab.Host6(uplinkNet, host), 64)}
-	}
-	must(t, netlab.Connect(netlab.End{Namespace: f.Edge.Edge, Name: "eth2", Addrs: addrs(1)},
-		netlab.End{Namespace: f.Client, Name: "eth2", Addrs: addrs(2)}, netlab.LinkConfig{}))
-}
-
-// defaultRoute is a default route by the second uplink.
-func (f *fixture) defaultRoute(t *testing.T, six bool, r netlink.Route) *netlink.Route {
-	t.Helper()
-	link, err := f.Edge.Edge.Interface("eth2")
-	must(t, err)
-	r.LinkIndex, r.Gw, r.Family = link.Attrs().Index, netlab.Host4(uplinkNet, 2).AsSlice(), netlink.FAMILY_V4
-	if six {
-		r.Gw, r.Family = netlab.Host6(uplinkNet, 2).AsSlice(), netlink.FAMILY_V6
-	}
-	return &r
-}
-
-// secondUplink gives the clients addresses behind both uplinks, of which the second is the Service's, with a
-// default route of the node.
-func (f *fixture) secondUplink(t *testing.T, s service, six bool, byDefault netlink.Route) {
-	t.Helper()
-	edge, family := f.Edge.Edge, "ip6"
-	vip, main, behind := s.at(echoPort, six).Addr(), netlab.Host6(netlab.ClientNet, 2), netlab.Host6(behindNet, 5)
+	edge, family, family4 := f.Edge.Edge, "ip6", netlink.FAMILY_V6
+	vip, by, main, behind := s.at(echoPort, six).Addr(), netlab.Host6(uplinkNet, 2), netlab.Host6(netlab.ClientNet, 2), netlab.Host6(behindNet, 5)
 	if !six {
-		family, main, behind = "ip", netlab.Host4(netlab.ClientNet, 2), netlab.Host4(behindNet, 5)
+		family, family4 = "ip", netlink.FAMILY_V4
+		by, main, behind = netlab.Host4(uplinkNet, 2), netlab.Host4(netlab.ClientNet, 2), netlab.Host4(behindNet, 5)
 	}
 	must(t, f.Client.AddAddr("lo", netip.PrefixFrom(behind, behind.BitLen())))
 	must(t, edge.AddRoute("eth0", netip.PrefixFrom(behind, behind.BitLen()), main))
-	must(t, edge.Netlink().RouteAdd(f.defaultRoute(t, six, byDefault)))
+	link, err := edge.Interface("eth2")
+	must(t, err)
+	must(t, edge.Netlink().RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: by.AsSlice(), Table: 110, Family: family4}))
+	must(t, edge.Netlink().RuleAdd(f.uplinkRule(s, six)))
 	at := netlab.Host6(uplinkNet, 1)
 	if !six {
 		at = netlab.Host4(uplinkNet, 1)
