@@ -24,12 +24,13 @@ type retries struct {
 	asked map[string]bool      // in this round
 	anew  map[string]time.Time // deleted to be made anew
 	class map[string]bool      // deleted for its class
+	told  map[string]bool      // that another controller has made them
 }
 
 func newRetries() *retries {
 	return &retries{
 		limit: workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
-		until: map[string]time.Time{}, asked: map[string]bool{}, anew: map[string]time.Time{}, class: map[string]bool{},
+		until: map[string]time.Time{}, asked: map[string]bool{}, anew: map[string]time.Time{}, class: map[string]bool{}, told: map[string]bool{},
 	}
 }
 
@@ -41,18 +42,26 @@ func (r *retries) due(object string, now time.Time) bool {
 	return !now.Before(r.until[object])
 }
 
-// note notes the end of a write. It reports whether it is the first that failed.
-func (r *retries) note(object string, failed bool, now time.Time) (first bool) {
+// note notes the end of a write.
+func (r *retries) note(object string, failed bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if failed {
-		_, before := r.until[object]
 		r.until[object] = now.Add(r.limit.When(object))
-		return !before
+		return
 	}
 	r.limit.Forget(object)
 	delete(r.until, object)
-	return false
+	delete(r.told, object)
+}
+
+// tell reports whether it is to be told of an object that another controller has made it: once.
+func (r *retries) tell(object string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	told := r.told[object]
+	r.told[object] = true
+	return !told
 }
 
 var errAnew = errors.New("made anew a short time ago, and changed again: does another controller serve Gateways?")
@@ -76,7 +85,7 @@ func (r *retries) makeAnew(object string, now time.Time, remove func() error) er
 	return err
 }
 
-var errClass = errors.New("of another controller, which has another --class: it is left as it is")
+var errClass = errors.New("another controller, with another --class, has made it: it is left as it is; delete it if that controller is gone")
 
 // makeClass is makeAnew of an object that has another load balancer class. One that was made anew for it, and
 // has another class again, is that of a controller that does the same: it is left alone while it is so.
@@ -110,7 +119,9 @@ func (r *retries) next(now time.Time) (wait time.Duration, more bool) {
 			wait, more = d, true
 		}
 	}
-	maps.DeleteFunc(r.class, func(object string, _ bool) bool { return !r.asked[object] })
+	for _, objects := range []map[string]bool{r.class, r.told} {
+		maps.DeleteFunc(objects, func(object string, _ bool) bool { return !r.asked[object] })
+	}
 	clear(r.asked)
 	return wait, more
 }

@@ -41,8 +41,8 @@ func (k *keeper) try(ctx context.Context, object string, write func() error) (tr
 	if ctx.Err() != nil {
 		return true, err
 	}
-	first := k.retries.note(object, err != nil, time.Now())
-	if errors.Is(err, errClass) && !first {
+	k.retries.note(object, err != nil, time.Now())
+	if errors.Is(err, errClass) && !k.retries.tell(object) {
 		return true, err // it stays so
 	}
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // else the cache is behind

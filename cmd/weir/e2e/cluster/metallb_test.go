@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
@@ -230,7 +231,11 @@ func (f *fixture) startAgain() {
 	if err := f.weir.Signal(syscall.SIGUSR2); err != nil {
 		f.t.Fatal(err)
 	}
-	<-f.weir.Done()
+	select {
+	case <-f.weir.Done():
+	case <-time.After(kubetest.Within):
+		f.t.Fatal("weir does not end")
+	}
 	f.start()
 }
 
