@@ -244,6 +244,7 @@ discovery: {manifests: {path: %s}}
 nodePortAddresses: ["%s/24", "%s/64"]
 admin: {socket: %s}
 drain: {notReadySeconds: 0, timeoutSeconds: 0}
+healthChecks: {passive: "off"} # the node asks an endpoint that refuses packet upon packet itself
 conntrack: {path: %s, maxFlows: 65536, %s}
 %s
 `, dir, cacheLines(), netlab.Host4(netlab.ClientNet, 0), netlab.Host6(netlab.ClientNet, 0), filepath.Join(l.Dir(), "weir.sock"),
