@@ -151,7 +151,7 @@ fuzz: ## Fuzz every target for FUZZTIME each (make fuzz FUZZTIME=5m)
 .PHONY: flood
 flood: ## Floods of forged packets beside honest clients, in memory and at the wire (make flood MINUTES=10; root)
 	WEIR_FLOOD_MINUTES=$(MINUTES) $(GO) test -count=1 -timeout 0 -run '^TestFlood' ./lb/worker
-	WEIR_UDPFLOOD_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_UDPFLOOD_FLOWS=1000 WEIR_UDPFLOOD_RATE=50000 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireUDPFlood$$' -v
+	WEIR_UDPFLOOD_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_UDPFLOOD_FLOWS=1000 WEIR_UDPFLOOD_RATE=50000 WEIR_UDPFLOOD_LOST=5 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireUDPFlood$$' -v
 
 .PHONY: model
 model: ## Forged segments against a model of TCP for MINUTES (make model MINUTES=60)

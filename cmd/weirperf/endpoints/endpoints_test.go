@@ -63,7 +63,8 @@ func TestConnectionsSinceTheFaultAreSummedUp(t *testing.T) {
 	}
 }
 
-// A killed endpoint costs no connection.
+// A killed endpoint costs no connection. On a busy machine the others may fail to answer within a second, too: then a
+// refusal reaches a client.
 func TestWireAKilledEndpointIsMeasured(t *testing.T) {
 	labtest.Require(t)
 	cmd := Command()
@@ -78,7 +79,7 @@ func TestWireAKilledEndpointIsMeasured(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Results) != 1 || r.Results[0].Connections < 100 || r.Results[0].Failed > 0 {
+	if len(r.Results) != 1 || r.Results[0].Connections < 100 || r.Results[0].Failed*1000 > r.Results[0].Connections {
 		t.Errorf("%+v", r.Results)
 	}
 }
