@@ -70,7 +70,7 @@ func readBack(t *testing.T, file string) (list []shown) {
 	t.Helper()
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {
-		t.Skip("no tshark: see .ci/programs")
+		labtest.Skip(t, "no tshark: see .ci/programs")
 	}
 	content, err := os.ReadFile(file)
 	must(t, err)

@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/labtest"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -29,7 +30,7 @@ func (f *fixture) inTerminal(t *testing.T, env []string, args ...string) *termin
 	t.Helper()
 	program, err := exec.LookPath("tmux")
 	if err != nil {
-		t.Skip("no tmux: see .ci/programs")
+		labtest.Skip(t, "no tmux: see .ci/programs")
 	}
 	socket := f.path("tmux")
 	term := &terminal{f, func(args ...string) (string, error) {
