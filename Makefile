@@ -151,7 +151,7 @@ fuzz: ## Fuzz every target for FUZZTIME each (make fuzz FUZZTIME=5m)
 .PHONY: flood
 flood: ## Floods of forged packets beside honest clients, in memory and at the wire (make flood MINUTES=10; root)
 	WEIR_FLOOD_MINUTES=$(MINUTES) $(GO) test -count=1 -timeout 0 -run '^TestFlood' ./lb/worker
-	WEIR_UDPFLOOD_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_UDPFLOOD_FLOWS=1000 WEIR_UDPFLOOD_RATE=50000 WEIR_UDPFLOOD_LOST=5 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireUDPFlood$$' -v
+	CI=true WEIR_UDPFLOOD_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_UDPFLOOD_FLOWS=1000 WEIR_UDPFLOOD_RATE=50000 WEIR_UDPFLOOD_LOST=5 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireUDPFlood$$' -v
 
 .PHONY: model
 model: ## Forged segments against a model of TCP for MINUTES (make model MINUTES=60)
@@ -159,15 +159,15 @@ model: ## Forged segments against a model of TCP for MINUTES (make model MINUTES
 
 .PHONY: kills
 kills: ## Established and new connections while Weir is killed KILLS times (make kills KILLS=10; root)
-	WEIR_KILLS=$(KILLS) WEIR_KILL_CONNECTIONS=2000 WEIR_KILL_NEW=500 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireConnectionsSurviveKills$$' -v
+	CI=true WEIR_KILLS=$(KILLS) WEIR_KILL_CONNECTIONS=2000 WEIR_KILL_NEW=500 $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireConnectionsSurviveKills$$' -v
 
 .PHONY: deaths
 deaths: ## End Weir in every manner DEATHS times while the kernel forwards, and print the longest gaps (make deaths DEATHS=10; root)
-	WEIR_DEATHS=$(DEATHS) $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireCachedConnectionsOutliveTheProcess$$' -v
+	CI=true WEIR_DEATHS=$(DEATHS) $(GO) test ./cmd/weir/e2e -count=1 -timeout 0 -run '^TestWireCachedConnectionsOutliveTheProcess$$' -v
 
 .PHONY: traces
 traces: ## Compare weir trace with the wire for TRACES random frames (make traces TRACES=1000 TRACE_SEED=7; root)
-	TRACES=$(TRACES) TRACE_SEED=$(TRACE_SEED) $(GO) test ./cmd/weir/e2e/packet -count=1 -timeout 0 -run '^TestWireTraceAgreesWithTheWire$$' -v
+	CI=true TRACES=$(TRACES) TRACE_SEED=$(TRACE_SEED) $(GO) test ./cmd/weir/e2e/packet -count=1 -timeout 0 -run '^TestWireTraceAgreesWithTheWire$$' -v
 
 .PHONY: crashes
 crashes: ## Kill a process that changes a flow table CRASHES times, and check the table after each (make crashes CRASHES=1000)
@@ -177,7 +177,7 @@ crashes: ## Kill a process that changes a flow table CRASHES times, and check th
 fleet-scale: build ## Kill one of four Weirs under CONNECTIONS connections in ipip and gue into perf/results/fleet-scale.txt (make fleet-scale CONNECTIONS=10000; root; installs FRR; minutes)
 	@.ci/programs frr
 	@{ date -u +%F; uname -srm; grep -m1 'model name' /proc/cpuinfo; echo "CPUs $$(nproc), load $$(cut -d' ' -f1-3 /proc/loadavg)"; } > $(BIN)/fleet-scale.txt
-	WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIRPERF_BINARY=$(CURDIR)/$(BIN)/weirperf WEIR_FLEET_CONNECTIONS=$(CONNECTIONS) WEIR_FLEET_FIGURES=$(CURDIR)/$(BIN)/fleet-scale.txt \
+	CI=true WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIRPERF_BINARY=$(CURDIR)/$(BIN)/weirperf WEIR_FLEET_CONNECTIONS=$(CONNECTIONS) WEIR_FLEET_FIGURES=$(CURDIR)/$(BIN)/fleet-scale.txt \
 		$(GO) test ./cmd/weir/e2e/fleet -count=1 -timeout 0 -run '^TestWireFleetKeepsConnections$$' -v
 	@cp $(BIN)/fleet-scale.txt perf/results/fleet-scale.txt
 
@@ -186,14 +186,15 @@ conformance: build ## The official cases of the Gateway API and Kubernetes' own 
 	@.ci/programs frr curl nftables iproute2 containerd=containerd runc=runc containernetworking-plugins=/usr/lib/cni/bridge \
 		busybox=busybox dash=dash wget=wget netcat-openbsd=/bin/nc.openbsd
 	@kubeenv=$$(GO="$(GO)" discovery/kube/kubeenv/build.sh) && programs=$$(GO="$(GO)" perf/conformance/kubernetes/build.sh) && \
-	export KUBEENV_BIN=$$kubeenv WEIR_KUBERNETES_BIN=$$programs WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIR_CONFORMANCE_RESULTS=$(CURDIR)/perf/results GOWORK=off && status=0 || exit; \
+	export CI=true KUBEENV_BIN=$$kubeenv WEIR_KUBERNETES_BIN=$$programs WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIR_CONFORMANCE_RESULTS=$(CURDIR)/perf/results GOWORK=off && status=0 || exit; \
 	$(GO) -C perf/conformance test -count=1 -timeout 0 -run '^TestGateways$$' -v . || status=1; \
 	$(GO) -C perf/conformance/kubernetes vet ./... || status=1; \
 	$(GO) -C perf/conformance/kubernetes test -count=1 -timeout 0 -run '^Test(EveryCaseIsDecided|Cases)$$' -v . || status=1; exit $$status
 
 .PHONY: soak
 soak: build ## Weir under every fault, with endpoint churn, for MINUTES into perf/results/soak.txt (make soak MINUTES=30 SEED=7; root)
-	WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIR_SOAK_RESULTS=$(CURDIR)/$(BIN)/soak.txt WEIR_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_SOAK_SEED=$(SEED) WEIR_SOAK_HOOK=$(HOOK) WEIR_SOAK_SOURCE=$(SOURCE) WEIR_SOAK_CONNECTIONS=1000 WEIR_SOAK_ONLY= $(GO) test ./perf/chaos -count=1 -timeout 0 -run '^TestWireSoak$$' -v
+	@rm -f $(BIN)/soak.txt
+	CI=true WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIR_SOAK_RESULTS=$(CURDIR)/$(BIN)/soak.txt WEIR_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) WEIR_SOAK_SEED=$(SEED) WEIR_SOAK_HOOK=$(HOOK) WEIR_SOAK_SOURCE=$(SOURCE) WEIR_SOAK_CONNECTIONS=1000 WEIR_SOAK_ONLY= $(GO) test ./perf/chaos -count=1 -timeout 0 -run '^TestWireSoak$$' -v
 	@{ date -u +%F; uname -srm; grep -m1 'model name' /proc/cpuinfo; echo "CPUs $$(nproc), load $$(cut -d' ' -f1-3 /proc/loadavg)"; cat $(BIN)/soak.txt; } > perf/results/soak.txt
 
 # Not by `go run`, which adds a line of its own after the last one.
@@ -300,7 +301,7 @@ fleet-bars: build ## Measure drain, death and loss of a fleet into perf/results/
 fleet-changes: build ## Count unserved packets over CHANGES random changes of a fleet into perf/results/fleet-changes.txt (make fleet-changes CHANGES=1000 SEED=7; root; installs FRR; 5 minutes)
 	@.ci/programs frr
 	@{ date -u +%F; uname -srm; grep -m1 'model name' /proc/cpuinfo; echo "CPUs $$(nproc), load $$(cut -d' ' -f1-3 /proc/loadavg)"; } > $(BIN)/fleet-changes.txt
-	WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIR_FLEET_CHANGES=$(CHANGES) WEIR_FLEET_SEED=$(SEED) WEIR_FLEET_FIGURES=$(CURDIR)/$(BIN)/fleet-changes.txt \
+	CI=true WEIR_BINARY=$(CURDIR)/$(BIN)/weir WEIR_FLEET_CHANGES=$(CHANGES) WEIR_FLEET_SEED=$(SEED) WEIR_FLEET_FIGURES=$(CURDIR)/$(BIN)/fleet-changes.txt \
 		$(GO) test ./cmd/weir/e2e/fleet -count=1 -timeout 0 -run '^TestWire(NoPacketForAnUnservedAddress|RouterSendsUntilItFollows)$$' -v
 	@cp $(BIN)/fleet-changes.txt perf/results/fleet-changes.txt
 

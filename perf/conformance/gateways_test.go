@@ -42,7 +42,7 @@ func TestGateways(t *testing.T) {
 	labtest.Require(t)
 	weir := os.Getenv("WEIR_BINARY")
 	if weir == "" {
-		t.Skip("skipped: WEIR_BINARY is not set: run make conformance")
+		labtest.Skip(t, "WEIR_BINARY is not set: run make conformance")
 	}
 	kubetest.Within = patience.For(2 * time.Minute)
 	c := kubetest.Require(t, kubetest.Options{Deployments: true, NoEndpoints: true, Fast: true})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/perf/netlab"
+	"github.com/weirlb/weir/perf/netlab/patience"
 	"github.com/weirlb/weir/perf/netlab/workload"
 )
 
@@ -103,7 +105,7 @@ func (f *fixture) deniesForAService(t *testing.T, clients string) {
 		}
 		return nil
 	})
-	if err := workload.PingPong(c, "after", 300*time.Millisecond); err == nil {
+	if err := workload.PingPong(c, "after", patience.For(300*time.Millisecond)); err == nil {
 		t.Error("an ended connection is served")
 	}
 	f.refuses(t, protected, 2)
@@ -152,10 +154,9 @@ func (f *fixture) deny(t *testing.T, list, text string, n int) {
 	t.Helper()
 	must(t, os.WriteFile(f.path(list), []byte(text), 0o644))
 	f.awaitStatus(t, func(s *api.Status) error {
-		for _, l := range s.DenyLists {
-			if l.Name == list && l.Prefixes != n {
-				return fmt.Errorf("the list has %d prefixes", l.Prefixes)
-			}
+		i := slices.IndexFunc(s.DenyLists, func(l api.DenyList) bool { return l.Name == list })
+		if i < 0 || s.DenyLists[i].Prefixes != n {
+			return fmt.Errorf("the lists are %+v", s.DenyLists)
 		}
 		return nil
 	})
@@ -190,9 +191,12 @@ func (f *fixture) refuses(t *testing.T, to service, list int) {
 		} else if !errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
 			t.Errorf("%v, want silence", err)
 		}
-		if count() == before {
-			t.Error("no packet is counted")
-		}
+		must(t, f.poll(func(context.Context) error {
+			if count() == before {
+				return errors.New("no packet is counted")
+			}
+			return nil
+		}))
 		client := netlab.Host4(netlab.ClientNet, 2)
 		if six {
 			client = netlab.Host6(netlab.ClientNet, 2)
@@ -241,8 +245,11 @@ func (f *fixture) dropsFlood(t *testing.T) {
 		flood.from = sourceOfAPrefix
 		ctx, end := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { flood.run(ctx) })
-		for flood.sent.Load() < 1000 && t.Context().Err() == nil {
+		running.Go(func() {
+			defer end()
+			flood.run(ctx)
+		})
+		for flood.sent.Load() < 1000 && ctx.Err() == nil {
 			must(t, f.exchangeOnce(toAttached, six))
 		}
 		end()

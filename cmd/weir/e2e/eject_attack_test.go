@@ -107,7 +107,17 @@ func forgeSYNs(t *testing.T, f *fixture, to netip.AddrPort) {
 // hearNothing connects from where answers do not arrive.
 func hearNothing(t *testing.T, f *fixture, to netip.AddrPort) {
 	defer filtering(t, f.Client, "tcp sport 7 drop")()
+	answered := func() (n uint64) {
+		for _, e := range f.attempted(t, to.Addr().Is6()) {
+			n += e.Attempts.Answered
+		}
+		return n
+	}
+	before := answered()
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond) // a SYN is sent twice
 	defer cancel()
 	f.tries(ctx, "tcp", to)
+	if answered() == before {
+		t.Error("no endpoint has answered: no attempt was made")
+	}
 }

@@ -74,6 +74,9 @@ func TestWireUDPFlood(t *testing.T) {
 		}
 		t.Logf("%d forged datagrams, %.0f a second, made %d flows; %d flows sent %d datagrams and lost %d; %d new flows, %d lost",
 			flood.sent.Load(), float64(flood.sent.Load())/took.Seconds(), passed, len(flows), sent, lost, report.Sent, report.Lost)
+		if passed < flood.sent.Load()/2 {
+			t.Errorf("%d datagrams made %d flows: the flood did not reach Weir", flood.sent.Load(), passed)
+		}
 		if lost*100 > sent {
 			t.Errorf("%d of %d datagrams of established flows are lost; %s", lost, sent, f.whatWasDropped())
 		}

@@ -106,8 +106,7 @@ func TestWirePassiveHealthCheck(t *testing.T) {
 			if c.name != "silent" {
 				return
 			}
-			// Its time is 30 s at first; the other port of the same endpoint was never ejected.
-			f.untilHealth(t, "test/two", routed, "TCP8080", "unchecked")
+			f.untilHealth(t, "test/two", routed, fmt.Sprint("TCP", echoTarget), "unchecked") // its time is 30 s at first
 		})
 	}
 }

@@ -62,14 +62,19 @@ func (f *fixture) untilHealth(t *testing.T, service string, e endpoint, protocol
 		if err != nil {
 			return err
 		}
+		found := 0
 		for _, x := range l.Endpoints {
 			at := netip.MustParseAddrPort(x.Address)
 			if at.Addr() != e.addr(false) && at.Addr() != e.addr(true) || protocol != "" && x.Protocol+fmt.Sprint(at.Port()) != protocol {
 				continue
 			}
+			found++
 			if last = x; x.Health.State != state {
 				return fmt.Errorf("%s: %+v", x.Address, x.Health)
 			}
+		}
+		if found == 0 {
+			return fmt.Errorf("no endpoint is at %s: %+v", e.addr(false), l.Endpoints)
 		}
 		return nil
 	}))

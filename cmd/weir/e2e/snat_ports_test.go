@@ -141,8 +141,13 @@ func TestWireAnEndpointHasThirtyThousandConnections(t *testing.T) {
 			taken = status().Steering[steer.Redirected.String()]
 		}
 		for name, c := range own {
+			lost := 0
 			for n := range 100 {
-				if err := workload.PingPong(c, fmt.Sprint(workload.WhoAreYou, n), within); err != nil && !strings.HasPrefix(name, "udp") {
+				err := workload.PingPong(c, fmt.Sprint(workload.WhoAreYou, n), within)
+				if err == nil {
+					continue
+				}
+				if lost++; lost > 2 || strings.HasPrefix(name, "tcp") { // a datagram may be lost
 					t.Errorf("%s: %s: %v", when, name, err)
 					break
 				}

@@ -158,7 +158,7 @@ func TestRecordsGoIntoSeveralMessages(t *testing.T) {
 // A collector that is away loses records, which are counted, and nobody waits. When it is there, it
 // gets the templates at once.
 func TestACollectorThatIsAwayLosesRecords(t *testing.T) {
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	c, err := net.ListenPacket("udp", "127.77.0.1:0") // no other program is given the port meanwhile
 	if err != nil {
 		t.Fatal(err)
 	}

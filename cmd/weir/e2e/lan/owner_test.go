@@ -190,7 +190,14 @@ func TestWireDrainedOwner(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		overlaps := []time.Duration{left()}
 		if c.ends {
-			<-n.Done()
+			b.until("it has ended", func() bool {
+				select {
+				case <-n.Done():
+					return true
+				default:
+					return false
+				}
+			})
 			_ = os.Remove(n.dir + "/weir.sock")
 			b.start(owner)
 		}
