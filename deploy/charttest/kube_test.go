@@ -133,7 +133,9 @@ func (c *cluster) remove(objects []*unstructured.Unstructured) {
 func TestKubeTakesTheChart(t *testing.T) {
 	c := newCluster(t)
 	c.namespace(namespace, "privileged")
-	c.namespace("metallb-system", "baseline") // whose objects nodes may read
+	for _, name := range []string{"metallb-system", "security", "other"} { // whose objects nodes may read
+		c.namespace(name, "baseline")
+	}
 	for _, name := range slices.Sorted(maps.Keys(variants)) {
 		t.Run(name, func(t *testing.T) {
 			objects := mustTemplate(t, variants[name])

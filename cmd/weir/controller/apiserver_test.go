@@ -32,9 +32,10 @@ type apiServer struct {
 	events   chan string       // the name of the Service and the reason
 	last     map[string]string // of newWrite, by Service
 
-	mu      sync.Mutex
-	version int
-	changes chan *corev1.Service
+	mu       sync.Mutex
+	version  int
+	versions map[string]string // by name, of Services that changed
+	changes  chan *corev1.Service
 }
 
 func plainService(name string, created int64, addr string) corev1.Service {
@@ -120,6 +121,9 @@ func (a *apiServer) update(w http.ResponseWriter, r *http.Request) {
 	}
 	text := s.Name + " " + describe(s)
 	defer func() { // after it: what the test changes then is later
+		if text == "" {
+			return
+		}
 		select {
 		case a.writes <- text:
 		default: // the test has seen enough
@@ -130,13 +134,27 @@ func (a *apiServer) update(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.mu.Lock()
+	defer a.mu.Unlock()
+	if v := a.versions[s.Name]; v != "" && v != s.ResourceVersion {
+		text = "" // a refused write is none
+		refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
+		return
+	}
 	a.version++
 	s.TypeMeta, s.ResourceVersion = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, fmt.Sprint(10+a.version)
-	a.mu.Unlock()
 	_ = json.NewEncoder(w).Encode(s)
 	if a.undo {
 		s.Status.LoadBalancer.Ingress = nil
 	}
+	a.change(s)
+}
+
+// change is a change of a Service that the controller is told of. The lock is held.
+func (a *apiServer) change(s *corev1.Service) {
+	if a.versions == nil {
+		a.versions = map[string]string{}
+	}
+	a.versions[s.Name] = s.ResourceVersion
 	a.changes <- s
 }
 

@@ -59,6 +59,10 @@ type controller struct {
 	recorder *recorder
 	queue    workqueue.TypedRateLimitingInterface[string]
 
+	// turn is held from taking a key to deciding about it: the oldest Service chooses first, however
+	// many writers there are.
+	turn sync.Mutex
+
 	services, namespaces cache.Store
 	// pools, objects, read, looked and ignored are of who works on poolsKey.
 	pools   *kube.PoolObjects
@@ -253,7 +257,14 @@ func (c *controller) onAny(fixed string) cache.ResourceEventHandler {
 
 // next works on a key, and is false at the end.
 func (c *controller) next(ctx context.Context) bool {
+	c.turn.Lock()
 	name, end := c.queue.Get()
+	var svc *corev1.Service
+	var d *decision
+	if !end && strings.Contains(name, "/") {
+		svc, d = c.decide(name)
+	}
+	c.turn.Unlock()
 	if end {
 		return false
 	}
@@ -269,7 +280,9 @@ func (c *controller) next(ctx context.Context) bool {
 	case allKey:
 		c.lookAtAll()
 	default:
-		err = c.reconcile(ctx, name)
+		if svc != nil && d != nil {
+			err = c.write(ctx, svc, d)
+		}
 	}
 	if err != nil && ctx.Err() == nil {
 		if c.log.Debug("try again", "key", name, "err", err); c.queue.NumRequeues(name) == warnAfter && strings.Contains(name, "/") {

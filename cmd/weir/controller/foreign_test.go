@@ -17,8 +17,10 @@ import (
 
 // send tells the controller of a changed Service.
 func (a *apiServer) send(s corev1.Service, version string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	s.ResourceVersion = version
-	a.changes <- &s
+	a.change(&s)
 }
 
 // newWrite is the next write of a status that does not repeat the last of that Service, as happens

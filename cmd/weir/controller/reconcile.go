@@ -37,16 +37,7 @@ type decision struct {
 	clear     bool   // the Service is no load balancer any more
 }
 
-// reconcile gives a Service the status that it should have.
-func (c *controller) reconcile(ctx context.Context, name string) error {
-	svc, d := c.decide(name)
-	if svc == nil || d == nil {
-		return nil
-	}
-	return c.write(ctx, svc, d)
-}
-
-// decide asks the allocator. The Service is nil if it is gone.
+// decide asks the allocator for the status that a Service should have. The Service is nil if it is gone.
 func (c *controller) decide(name string) (*corev1.Service, *decision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
