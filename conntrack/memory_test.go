@@ -48,7 +48,7 @@ func TestAutomaticSizeHeedsTheControlGroup(t *testing.T) {
 			if avail, err := m.Available(); err != nil || avail != min(total, 8<<30) {
 				t.Errorf("available %d, %v", avail, err)
 			}
-			flows, err := autoFlows(m, 1000)
+			flows, err := autoFlows(m, 1000, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -123,14 +123,14 @@ const (
 )
 
 // autoFlows returns how many connections fit into autoShare of memory beside the
-// counters of maxEndpoints.
-func autoFlows(m memory.Machine, maxEndpoints int64) (int64, error) {
+// counters of maxEndpoints, if each needs more bytes than bytesPerFlow.
+func autoFlows(m memory.Machine, maxEndpoints, more int64) (int64, error) {
 	total, err := m.Total()
 	if err != nil {
 		return 0, fmt.Errorf("choose the number of flows: %w", err)
 	}
 	fixed := headerSize + cursorCount*cursorSize + 2*memory.HugePage + 8*(maxEndpoints+2*maxServices)
-	return min(max((total/autoShare-fixed)/bytesPerFlow, minFlows), autoMost), nil
+	return min(max((total/autoShare-fixed)/(bytesPerFlow+more), minFlows), autoMost), nil
 }
 
 // viewFile lays the parts in the file over the mapping.

@@ -115,7 +115,7 @@ func (o *opener) openFileAfterMemory(last []byte, was *lastTable) error {
 // unless it is nil.
 func (o *opener) borrow(last []byte, maxFlows int64) (err error) {
 	p, m := planFor(maxFlows), o.cfg.Memory
-	need := p.index() + maxFlows*linkSize
+	need := p.index() + maxFlows*linkSize + o.cfg.recordMemory(maxFlows)
 	if last == nil {
 		need += p.size
 	}
@@ -183,14 +183,18 @@ func checkAvailable(maxFlows, need int64) error {
 }
 
 // CheckMemory is an error if this machine, or the control group of this process, has less memory than a table
-// of so many connections needs; 0 is automatic, and always fits. Unlike Open it does not ask how much is free.
-func CheckMemory(maxFlows int64) error {
+// of so many connections needs, recorded or not; 0 is automatic, and always fits. Unlike Open it does not ask how
+// much is free.
+func CheckMemory(maxFlows int64, recorded bool) error {
 	if maxFlows <= 0 {
 		return nil
 	}
 	maxFlows = min(maxFlows, mostFlows-1)
 	p := planFor(maxFlows)
 	need := p.size + p.index() + maxFlows*linkSize
+	if recorded {
+		need += maxFlows * recordBytes
+	}
 	if total, err := (memory.Machine{Root: "/"}).Total(); err == nil && need > total {
 		return fmt.Errorf("%d flows need %d MB of memory, the machine has %d MB", maxFlows, need>>20, total>>20)
 	}

@@ -150,7 +150,7 @@ func chooseFlows(cfg Config, last *lastTable) (int64, error) {
 	if cfg.MaxFlows != 0 {
 		return int64(min(cfg.MaxFlows, mostFlows-1)), nil // a slot holds a Ref of 31 bits
 	}
-	n, err := autoFlows(memory.Machine{Root: "/"}, maxEndpoints(cfg))
+	n, err := autoFlows(memory.Machine{Root: "/"}, maxEndpoints(cfg), cfg.recordMemory(1))
 	if err != nil {
 		return 0, err
 	}
@@ -210,7 +210,7 @@ func (o *opener) take(path string) (*lastTable, error) {
 // room: a control group would otherwise kill the process instead.
 func (o *opener) mapMemory(maxFlows int64, fresh bool) error {
 	p := planFor(maxFlows)
-	need := p.index() + maxFlows*linkSize + o.mem.holes()
+	need := p.index() + maxFlows*linkSize + o.cfg.recordMemory(maxFlows) + o.mem.holes()
 	if fresh {
 		need += p.size
 	}

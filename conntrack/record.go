@@ -3,6 +3,7 @@ package conntrack
 import (
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 // Count is how many packets of a direction of a connection have arrived, and their bytes from the
@@ -54,6 +55,7 @@ type records struct {
 
 	reading sync.Mutex
 	rings   []*recordRing // of each worker, and of the control goroutines
+	first   int           // the worker that is read first: of too many records all lose some
 }
 
 // recordRing has the records of a writer. It writes head, the reader tail.
@@ -68,6 +70,17 @@ type recordRing struct {
 	_                             [64]byte
 	tail                          atomic.Uint64
 	_                             [64]byte
+}
+
+// recordBytes is the memory of a connection for its records.
+const recordBytes = 2*int64(unsafe.Sizeof(Count{})) + 1
+
+// recordMemory is the memory that the records of so many connections need beside the rings.
+func (c *Config) recordMemory(maxFlows int64) int64 {
+	if c.RecordsPerSecond == 0 {
+		return 0
+	}
+	return maxFlows * recordBytes
 }
 
 // recordSlots is the room of a ring: a tenth of a second with 80,000 records per second.
@@ -177,7 +190,13 @@ func (rs *records) ReadRecords(out []Record) (n int) {
 	}
 	rs.reading.Lock()
 	defer rs.reading.Unlock()
-	for _, g := range rs.rings {
+	workers := len(rs.rings) - 1
+	rs.first = (rs.first + 1) % workers
+	for i := range rs.rings {
+		g := rs.rings[workers] // last: what control goroutines end, workers have begun
+		if i < workers {
+			g = rs.rings[(rs.first+i)%workers]
+		}
 		at, end := g.tail.Load(), g.head.Load()
 		for ; at != end && n < len(out); at++ {
 			out[n] = g.slots[at&uint64(len(g.slots)-1)]

@@ -100,7 +100,7 @@ type MemoryUse struct {
 	Entries int64 `json:"entries"`
 	Index   int64 `json:"index"`
 	Links   int64 `json:"links"`  // of free connections
-	Counts  int64 `json:"counts"` // of endpoints and Services: the memory of those that have had none is not touched
+	Counts  int64 `json:"counts"` // of endpoints and Services, and for records of connections: the memory of those that have had none is not touched
 }
 
 // Total returns the sum.
@@ -117,6 +117,9 @@ func (t *Table) MemoryUse() MemoryUse {
 		Index:   int64(len(t.mem.index)),
 		Links:   int64(len(t.mem.links)),
 		Counts:  8 * int64(len(t.endpoints)+len(t.services)+len(t.failed)),
+	}
+	if t.records != nil {
+		m.Counts += int64(len(t.conns)) * recordBytes
 	}
 	m.Header = int64(len(t.mem.shared)) - m.Cursors - m.Conns - m.Entries
 	return m

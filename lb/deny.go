@@ -19,6 +19,9 @@ import (
 // MaxDenyLists is the number of deny lists that there can be.
 const MaxDenyLists = denylist.MaxLists
 
+// The program's counts are by the number of a list.
+var _ [steer.DenyLists]uint64 = [MaxDenyLists]uint64{}
+
 // DenyList names clients that may begin no flow.
 type DenyList struct {
 	Name string
@@ -74,6 +77,10 @@ func (d *Denials) open(lists []DenyList, program *steer.Program) error {
 	d.services = map[uint32]denylist.Mask{}
 	set := denylist.New()
 	for i, l := range lists {
+		alloc := denylist.Heap // of a map of the kernel's the collector does not know how large it is
+		if i == len(lists)-1 {
+			alloc = d.alloc
+		}
 		if !l.Services {
 			d.node |= 1 << i
 		}
@@ -82,7 +89,7 @@ func (d *Denials) open(lists []DenyList, program *steer.Program) error {
 		}
 		d.lists[i] = DenyList{Name: l.Name, Keep: l.Keep}
 		var err error
-		if set, err = set.With(i, l.Prefixes, d.alloc); err != nil {
+		if set, err = set.With(i, l.Prefixes, alloc); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirlb/weir/conntrack"
+	"github.com/weirlb/weir/lb/aligned"
 	"github.com/weirlb/weir/lb/localports"
 	"github.com/weirlb/weir/lb/route"
 	"github.com/weirlb/weir/lb/steer"
@@ -153,7 +154,7 @@ const (
 
 // follow keeps new flows off the ports that the node uses. mu is LB.mu, and refresh publishes them.
 func (s *sharedPorts) follow(ctx context.Context, mu *sync.Mutex, refresh func() error, log *slog.Logger) {
-	tick := time.NewTicker(lookEvery)
+	tick := aligned.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
 		select {

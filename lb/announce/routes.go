@@ -56,8 +56,8 @@ func (r *Rule) routeOf(p netip.Prefix, by []int) Route {
 	return out
 }
 
-// and are the attributes of a route that two advertisements ask for: the communities of both, and
-// of other attributes the first.
+// and are the attributes of a route that two advertisements ask for: the communities of both, the
+// longer prepending, and of other attributes the first.
 func (a Attributes) and(b *Attributes) Attributes {
 	for _, c := range b.Communities {
 		if !slices.Contains(a.Communities, c) {

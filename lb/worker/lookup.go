@@ -135,6 +135,7 @@ func (w *Worker) dispatchOther(b *batch, i int, created uint64) {
 		w.consume(p)
 		return
 	}
+	p.arrived = p.Len
 	ref := b.ref[i]
 	if ref != 0 {
 		ref = w.conntrack.Confirmed(p.hash, &p.key, ref)
@@ -168,8 +169,8 @@ func (w *Worker) countPackets(b *batch) {
 	}
 }
 
-// lengthOf is the length of packet i from the IP header on, after the last stage; 0 for a packet that
-// began its flow.
+// lengthOf is the length of packet i as it arrived, from the IP header on, after the last stage; 0 for a packet
+// that began its flow.
 func (b *batch) lengthOf(i int) uint32 {
 	i &= batchSize - 1
 	switch h, p := &b.head[i], &b.pkts[i]; {
@@ -180,6 +181,6 @@ func (b *batch) lengthOf(i int) uint32 {
 	case p.began:
 		return 0
 	default:
-		return uint32(p.Len)
+		return uint32(p.arrived)
 	}
 }

@@ -64,8 +64,8 @@ func (w *Worker) Close() error {
 	return unix.Close(fd)
 }
 
-// stuckTicks without a round make a worker count as stuck: it sleeps for a
-// tenth of a second at most.
+// stuckTicks without a round make a worker count as stuck: it sleeps for
+// maxPollTimeout at most.
 const stuckTicks = 5 * secondTicks
 
 // Stuck reports whether the worker has not finished a round for some seconds, at tick now.

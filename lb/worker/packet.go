@@ -42,6 +42,7 @@ type pkt struct {
 	header.Packet
 	state   pktState
 	problem header.Problem
+	arrived uint16 // Len before an outer header or fragmentation changed it
 	// lookups counts the look-ups that found a flow which had just ended.
 	lookups uint8
 	ref     conntrack.Ref // the flow entry by which the slow path forwards

@@ -36,7 +36,7 @@ type (
 
 // ServiceCounts are the counters of all workers per Service, by Service number. A worker
 // writes its own with plain stores, and none for a packet of an established flow but for a
-// sample: see countTraffic. Packets that are dropped before their Service is known are
+// sample: see trafficSampler. Packets that are dropped before their Service is known are
 // counted for the node alone. Packets that the kernel forwards by the flow table are not
 // counted here.
 type ServiceCounts struct {
@@ -68,7 +68,7 @@ func (s *ServiceCounts) Grow(n uint32) {
 type ServiceCounters struct {
 	NewFlows uint64
 	// Packets and Bytes, from Ethernet header on, are those of clients and of endpoints:
-	// estimates from a sample, see countTraffic.
+	// estimates from a sample, see trafficSampler.
 	Packets, Bytes [2]uint64
 	// Answered is how many times from SYN to SYN-ACK were measured, AnswerMicros their sum,
 	// and Answers how many are in each bucket: see HandshakeBounds.

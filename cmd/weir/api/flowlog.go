@@ -6,7 +6,9 @@ type FlowLog struct {
 	Records uint64 `json:"records"`
 	Lost    uint64 `json:"lost"`
 	// Skipped are the connections beyond flowLog.maxPerSecond, of which nothing is recorded.
-	Skipped uint64          `json:"skipped"`
+	Skipped uint64 `json:"skipped"`
+	// Fault is why records are lost before they are sent, absent if none are.
+	Fault   string          `json:"fault,omitempty"`
 	Targets []FlowLogTarget `json:"targets"`
 }
 

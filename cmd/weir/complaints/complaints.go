@@ -112,18 +112,21 @@ func OfPacketPath(l *lb.LB) []problem.Problem {
 	return out
 }
 
-// OfFlowLog are the places to which records of connections cannot be sent now.
+// OfFlowLog are the reasons for which records of connections are lost now.
 func OfFlowLog(l *api.FlowLog) []problem.Problem {
 	var out []problem.Problem
 	if l == nil {
 		return nil
 	}
+	add := func(reason string) {
+		out = append(out, problem.Problem{Kind: problem.FlowLog, Object: problem.Weir, Field: "flowLog", Logged: true, Reason: reason})
+	}
+	if l.Fault != "" {
+		add("records are lost: " + l.Fault)
+	}
 	for _, to := range l.Targets {
 		if to.Fault != "" {
-			out = append(out, problem.Problem{
-				Kind: problem.FlowLog, Object: problem.Weir, Field: "flowLog", Logged: true,
-				Reason: fmt.Sprintf("%s: records are lost: %s", to.Name, to.Fault),
-			})
+			add(fmt.Sprintf("%s: records are lost: %s", to.Name, to.Fault))
 		}
 	}
 	return out

@@ -33,8 +33,8 @@ type FlowLog struct {
 	// /var/log/weir/flows.json. Weir never shortens it. When another file, or none, has the path,
 	// it is opened anew: rotate it by renaming. The directory must be there at the start.
 	JSONFile string `json:"jsonFile"`
-	// MaxPerSecond is the number of connections per second that are recorded, over all workers.
-	// While more begin, every nth of a worker is, and the others are counted as skipped.
+	// MaxPerSecond is the number of connections per second that are recorded, in equal parts of the
+	// workers. While more begin on a worker, every nth is, and the others are counted as skipped.
 	MaxPerSecond int `json:"maxPerSecond"`
 }
 

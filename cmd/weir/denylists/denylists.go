@@ -12,6 +12,7 @@ import (
 	"github.com/weirlb/weir/cmd/weir/config"
 	"github.com/weirlb/weir/cmd/weir/problem"
 	"github.com/weirlb/weir/lb"
+	"github.com/weirlb/weir/lb/aligned"
 )
 
 // lookEvery is how often the files are looked at. One that has changed is read when it is the same
@@ -31,6 +32,7 @@ type list struct {
 	from        origin
 	err         error // of the last reading
 	known       bool  // it was read without an error
+	again       bool  // it was read, and is not in force
 }
 
 // origin is where a list is from.
@@ -120,7 +122,7 @@ func (l *Lists) Follow(ctx context.Context, deny func(int, []netip.Prefix) error
 		return nil
 	}
 	defer l.maps.wait()
-	tick := time.NewTicker(lookEvery)
+	tick := aligned.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
 		complain(l.problems())
@@ -138,12 +140,14 @@ func (l *Lists) Follow(ctx context.Context, deny func(int, []netip.Prefix) error
 func (l *Lists) look(deny func(int, []netip.Prefix) error) {
 	for i := range l.list {
 		s := &l.list[i]
-		if !s.from.changed() {
+		if changed := s.from.changed(); !changed && !s.again {
 			continue
 		}
 		prefixes := s.read()
+		s.again = false
 		if s.err == nil {
 			s.err = deny(i, prefixes)
+			s.again = s.err != nil // memory may be there later
 		}
 		if s.err == nil {
 			l.log.Info("deny list changed", "name", s.name, "prefixes", len(prefixes))

@@ -55,6 +55,7 @@ func TestWireFlowLog(t *testing.T) {
 				}
 				return nil
 			})
+			must(t, nfcapd.Until(inTime(t, within), func(context.Context) error { return f.listens(collectorPort) })) // and has read all
 			must(t, nfcapd.Stop(within))
 			for _, e := range events {
 				f.checkCollected(t, e)
@@ -111,14 +112,24 @@ func (f *fixture) startCollector(t *testing.T) *netlab.Daemon {
 	return d
 }
 
-// listens reports whether a UDP socket of the edge node has a port.
+// listens is nil where a UDP socket of the edge node has a port, and nothing waits in it.
 func (f *fixture) listens(port uint16) error {
 	return f.Edge.Edge.Do(func() error {
 		b, err := os.ReadFile("/proc/thread-self/net/udp")
-		if err == nil && !strings.Contains(string(b), fmt.Sprintf(":%04X ", port)) {
-			err = fmt.Errorf("no socket has port %d", port)
+		if err != nil {
+			return err
 		}
-		return err
+		for line := range strings.Lines(string(b)) {
+			fields := strings.Fields(line) // 3: of addresses, state, tx_queue:rx_queue
+			if len(fields) < 5 || !strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
+				continue
+			}
+			if _, waiting, _ := strings.Cut(fields[4], ":"); strings.Trim(waiting, "0") != "" {
+				return fmt.Errorf("in the socket of port %d wait %s bytes", port, waiting)
+			}
+			return nil
+		}
+		return fmt.Errorf("no socket has port %d", port)
 	})
 }
 

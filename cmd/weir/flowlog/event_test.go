@@ -66,17 +66,35 @@ func TestNamesOutliveTheirObjects(t *testing.T) {
 		return &discovery.Service{Name: discovery.ServiceName{Namespace: "default", Name: name}, Ports: []discovery.Port{{Endpoints: []topology.Endpoint{{AddrPort: at, Zone: zone}}}}}
 	}
 	served := []*discovery.Service{of("web", "a"), of("other", "b"), of("long", strings.Repeat("z", maxZone+1))}
-	n := names{services: func() []string { return services }, served: func() []*discovery.Service { return served }}
+	n := newNames(func() []string { return services }, func() []*discovery.Service { return served })
 	now := time.Now()
-	n.refresh(now, false)
+	n.ask()
 	services, served = []string{"default/api", ""}, nil
-	if n.refresh(now.Add(namesAtMost/2), true); n.knows(0, at.Addr()) {
-		t.Error("names are asked for at any rate")
-	}
-	n.refresh(now.Add(namesAtMost), true)
+	n.ask()
 	if n.service(0) != "default/api" || n.service(1) != "default/web" || n.service(2) != "" || n.zone("default/web", at.Addr()) != "a" || n.zone("default/long", at.Addr()) != "" {
-		t.Errorf("%+v", n)
+		t.Errorf("%+v", n.byNumber)
 	}
+	unknown := []conntrack.Record{{ServiceID: 7}}
+	for _, age := range []time.Duration{namesEvery, namesEvery + namesAtMost/2} {
+		if n.refresh(now.Add(age), unknown); len(n.asks) != 1 {
+			t.Errorf("%d questions", len(n.asks))
+		}
+	}
+}
+
+// A change of Services holds those that are served: records are read meanwhile, without names.
+func TestRecordsAreReadWhileServicesChange(t *testing.T) {
+	change := make(chan struct{})
+	n := newNames(func() []string { <-change; return nil }, func() []*discovery.Service { return nil })
+	done := make(chan struct{})
+	go func() { n.follow(); close(done) }()
+	now := time.Now()
+	for i := range 4 { // the first is asked, one waits
+		n.refresh(now.Add(time.Duration(i)*namesAtMost), []conntrack.Record{{ServiceID: 1}})
+	}
+	close(change)
+	close(n.asks)
+	<-done
 }
 
 // The time of a tick does not depend on when it is asked for, unless the clock is set.
@@ -95,40 +113,51 @@ func TestTimesOfTicks(t *testing.T) {
 	}
 }
 
-// hanging is a file system that does not answer.
+// hanging is a place that does not answer until it ends.
 type hanging struct{ end chan struct{} }
 
-func (hanging) write([]Event) (int, error) { return 0, nil }
-func (h hanging) close()                   { <-h.end }
+func (h hanging) write([]Event) (int, error) { <-h.end; return 0, nil }
+func (hanging) close()                       {}
 
-// A stop does not wait for a place that takes no more.
-func TestAStopWaitsForNoPlace(t *testing.T) {
+// A stop does not wait for a place that takes no more, and neither do the other places.
+func TestNobodyWaitsForAPlace(t *testing.T) {
 	table, err := conntrack.Open(conntrack.Config{MaxFlows: 64, Workers: 1, RecordsPerSecond: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := hanging{make(chan struct{})}
-	defer close(h.end)
-	l := &Log{cfg: Config{Table: table, Log: slog.New(slog.DiscardHandler)}, targets: []*target{{sink: h}}, records: make([]conntrack.Record, readMost)}
+	log := slog.New(slog.DiscardHandler)
+	hangs, works := newTarget("hangs", h, log), newTarget("works", outcome{}, log)
+	l := &Log{cfg: Config{Table: table, Log: log}, names: newNames(nil, nil), targets: []*target{hangs, works}}
+	for range queueSize + 2 { // the first may be in the place
+		hangs.give(make([]Event, 1))
+	}
+	works.give(make([]Event, 1))
+	if f := hangs.fault.Load(); f == nil || f.text != errSlow.Error() || hangs.lost.Load() < 1 {
+		t.Errorf("%+v, %d lost", f, hangs.lost.Load())
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := l.Run(ctx); err != nil || !l.left {
-		t.Errorf("%v, left: %v", err, l.left)
+	if err := l.Run(ctx); err != nil {
+		t.Error(err)
 	}
+	if <-works.done; works.given.Load() != 1 || works.lost.Load() != 0 {
+		t.Errorf("%d given, %d lost", works.given.Load(), works.lost.Load())
+	}
+	close(h.end)
+	<-hangs.done
 }
 
-// A fault lasts: hosts do not refuse each message.
+// A fault lasts, since hosts do not refuse each message, and ends with time, whether records come or not.
 func TestAFaultLasts(t *testing.T) {
-	g := &target{log: slog.New(slog.DiscardHandler)}
-	for _, err := range []error{syscall.ECONNREFUSED, nil} {
-		g.sink = outcome{err}
-		if g.write(make([]Event, 1)); g.fault.Load() == nil {
-			t.Errorf("no fault after %v", err)
-		}
+	g := newTarget("", outcome{}, slog.New(slog.DiscardHandler))
+	g.count(1, syscall.ECONNREFUSED)
+	g.count(0, nil)
+	if g.look(time.Now().Add(faultTime / 2)); g.fault.Load() == nil {
+		t.Error("a fault is over at once")
 	}
-	g.failed = g.failed.Add(-2 * faultTime)
-	if g.write(make([]Event, 1)); g.fault.Load() != nil {
-		t.Errorf("a fault stays: %s", *g.fault.Load())
+	if g.look(time.Now().Add(2 * faultTime)); g.fault.Load() != nil {
+		t.Error("a fault stays")
 	}
 }
 

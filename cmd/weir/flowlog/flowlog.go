@@ -7,13 +7,13 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weirlb/weir/cmd/weir/api"
 	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/discovery"
+	"github.com/weirlb/weir/lb/aligned"
 )
 
 // Config says where records come from and go to.
@@ -21,45 +21,26 @@ type Config struct {
 	Collector netip.AddrPort // of IPFIX over UDP; invalid: none
 	File      string         // for JSON lines; "": none
 	Table     *conntrack.Table
-	// ServiceNames are the names of Services by their number in the table.
+	// ServiceNames are the names of Services by their number in the table. It may wait for a change of Services.
 	ServiceNames func() []string
-	// Services are those that are served.
+	// Services are those that are served. It may wait, too.
 	Services func() []*discovery.Service
 	Log      *slog.Logger
 }
 
 // Log is the record of connections. A nil Log records nothing.
+//
+// A goroutine reads records, and waits for nobody: each target has a goroutine and a queue of its own, and
+// so have the names.
 type Log struct {
 	cfg     Config
-	names   names
+	names   *names
 	targets []*target
 	clock   wallClock
 	records []conntrack.Record // of a read
-	events  []Event
 
-	mu   sync.Mutex // of left, and of looks at the table
-	left bool       // the table may be gone
-}
-
-// target is a place that events go to.
-type target struct {
-	name string
-	sink sink
-	log  *slog.Logger
-
-	given, lost atomic.Uint64          // in this order, so that never more are lost than given
-	fault       atomic.Pointer[string] // of the last write that failed, for faultTime; nil: none
-	failed      time.Time
-}
-
-// faultTime is how long a fault lasts after the last write that failed. Hosts limit what they say of a port
-// on which nobody listens (Linux: about one ICMP error per second): most messages to it seem to be sent.
-const faultTime = 10 * time.Second
-
-// sink writes events. It returns how many were lost, which may include earlier ones.
-type sink interface {
-	write(events []Event) (lost int, err error)
-	close()
+	unread uint64                // records for which workers had no room, as last seen
+	fault  atomic.Pointer[fault] // of reading
 }
 
 const (
@@ -79,15 +60,12 @@ func New(cfg Config) *Log {
 	if !cfg.Collector.IsValid() && cfg.File == "" {
 		return nil
 	}
-	l := &Log{
-		cfg: cfg, names: names{services: cfg.ServiceNames, served: cfg.Services},
-		records: make([]conntrack.Record, readMost),
-	}
+	l := &Log{cfg: cfg, names: newNames(cfg.ServiceNames, cfg.Services), records: make([]conntrack.Record, readMost)}
 	if cfg.Collector.IsValid() {
-		l.targets = append(l.targets, &target{name: "ipfix " + cfg.Collector.String(), sink: newExporter(cfg.Collector), log: cfg.Log})
+		l.targets = append(l.targets, newTarget("ipfix "+cfg.Collector.String(), newExporter(cfg.Collector), cfg.Log))
 	}
 	if cfg.File != "" {
-		l.targets = append(l.targets, &target{name: "file " + cfg.File, sink: &file{path: cfg.File}, log: cfg.Log})
+		l.targets = append(l.targets, newTarget("file "+cfg.File, &file{path: cfg.File}, cfg.Log))
 	}
 	return l
 }
@@ -98,38 +76,35 @@ func (l *Log) Run(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		l.send(ctx)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
+	go l.names.follow()
+	for _, t := range l.targets {
+		go t.follow()
 	}
-	select {
-	case <-done:
-	case <-time.After(endTime):
-		l.mu.Lock()
-		l.left = true
-		l.mu.Unlock()
-		l.cfg.Log.Warn("flow log: the last records are lost: a write does not end")
+	l.follow(ctx)
+	close(l.names.asks)
+	for _, t := range l.targets {
+		close(t.queue)
+	}
+	late := time.After(endTime)
+	for _, t := range l.targets {
+		select {
+		case <-t.done:
+		case <-late:
+			l.cfg.Log.Warn("flow log: the last records are lost: a write does not end", "to", t.name)
+			return nil
+		}
 	}
 	return nil
 }
 
-func (l *Log) send(ctx context.Context) {
-	defer func() {
-		for _, t := range l.targets {
-			t.sink.close()
-		}
-	}()
-	tick := time.NewTicker(readEvery)
+// follow reads records until ctx ends, and then those that are left.
+func (l *Log) follow(ctx context.Context) {
+	tick := aligned.NewTicker(readEvery)
 	defer tick.Stop()
 	for {
 		for l.read() == readMost && ctx.Err() == nil {
 		}
+		l.look(time.Now())
 		select {
 		case <-ctx.Done():
 			for n := 0; n < readLast && l.read() == readMost; n++ { // workers go on meanwhile
@@ -140,40 +115,40 @@ func (l *Log) send(ctx context.Context) {
 	}
 }
 
-// read takes records, sends them, and returns how many there were.
-func (l *Log) read() int {
-	n := l.take()
-	if n == 0 {
-		return 0
+// look notes records that nobody has read in time, and ends faults that are over.
+func (l *Log) look(now time.Time) {
+	if lost := l.cfg.Table.RecordStats().Lost; lost != l.unread {
+		if l.fault.Swap(&fault{"more connections begin and end than can be read", now}) == nil {
+			l.cfg.Log.Warn("flow log: records are lost: more connections begin and end than can be read")
+		}
+		l.unread = lost
+	}
+	if f := l.fault.Load(); f != nil && f.over(now) {
+		l.fault.Store(nil)
+		l.cfg.Log.Info("flow log: no records are lost any more", "lost", l.unread)
 	}
 	for _, t := range l.targets {
-		t.write(l.events)
+		t.look(now)
 	}
-	return n
 }
 
-// take makes events of records, and returns how many.
-func (l *Log) take() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.left {
-		return 0
-	}
+// read takes records, queues them for all targets, and returns how many there were.
+func (l *Log) read() int {
 	n := l.cfg.Table.ReadRecords(l.records)
 	if n == 0 {
 		return 0
 	}
 	now, tick := time.Now(), l.cfg.Table.Tick()
-	missing := false
-	for i := range l.records[:n] {
-		r := &l.records[i]
-		missing = missing || !l.names.knows(r.ServiceID, r.Endpoint.Dst().Addr())
-	}
-	l.names.refresh(now, missing)
+	l.names.refresh(now, l.records[:n])
 	l.clock.follow(now, tick)
-	l.events = l.events[:0]
+	events := make([]Event, 0, n) // of all targets, which read it when they can
+	l.names.mu.RLock()
 	for i := range l.records[:n] {
-		l.events = append(l.events, eventOf(&l.records[i], l.clock.at, &l.names))
+		events = append(events, eventOf(&l.records[i], l.clock.at, l.names))
+	}
+	l.names.mu.RUnlock()
+	for _, t := range l.targets {
+		t.give(events)
 	}
 	return n
 }
@@ -194,26 +169,6 @@ func (c *wallClock) follow(now time.Time, tick uint32) {
 
 func (c *wallClock) at(tick uint32) time.Time { return c.zero.Add(time.Duration(tick) * tickTime) }
 
-// write counts what became of events, and logs a fault once, until the next.
-func (t *target) write(events []Event) {
-	lost, err := t.sink.write(events)
-	t.given.Add(uint64(len(events)))
-	t.lost.Add(uint64(lost))
-	last := t.fault.Load()
-	switch {
-	case err == nil && last != nil && time.Since(t.failed) > faultTime:
-		t.fault.Store(nil)
-		t.log.Info("flow log: records are sent again", "to", t.name, "lost", t.lost.Load())
-	case err != nil:
-		text := err.Error()
-		t.failed = time.Now()
-		t.fault.Store(&text)
-		if last == nil {
-			t.log.Warn("flow log: records are lost", "to", t.name, "err", err)
-		}
-	}
-}
-
 // Status is what was recorded and sent, nil for no log.
 func (l *Log) Status() *api.FlowLog {
 	if l == nil {
@@ -221,11 +176,14 @@ func (l *Log) Status() *api.FlowLog {
 	}
 	s := l.cfg.Table.RecordStats()
 	out := &api.FlowLog{Records: s.Written, Lost: s.Lost, Skipped: s.Skipped}
+	if f := l.fault.Load(); f != nil {
+		out.Fault = f.text
+	}
 	for _, t := range l.targets {
 		lost := t.lost.Load()
 		to := api.FlowLogTarget{Name: t.name, Sent: t.given.Load() - lost, Lost: lost}
 		if f := t.fault.Load(); f != nil {
-			to.Fault = *f
+			to.Fault = f.text
 		}
 		out.Targets = append(out.Targets, to)
 	}

@@ -30,7 +30,7 @@ func checkStart(fs *findings, cfg *config.Configuration) {
 			fs.add(Wrong, "configuration", "%s: listen on %s: %v", l.Field, a, err)
 		}
 	}
-	if err := conntrack.CheckMemory(int64(cfg.Conntrack.MaxFlows)); err != nil {
+	if err := conntrack.CheckMemory(int64(cfg.Conntrack.MaxFlows), cfg.FlowLog.PerSecond() > 0); err != nil {
 		fs.add(Wrong, "configuration", "conntrack.maxFlows: %v", err)
 	}
 }

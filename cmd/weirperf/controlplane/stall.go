@@ -87,7 +87,7 @@ took more than 10 us:
           another process over HTTP, as fast as they take them
 
 A round takes the published snapshot, and looks up and picks for 64 packets.
-What other processes on the machine cost is in all three: compare with calm.`,
+What other processes on the machine cost is in all: compare with calm.`,
 		Example: `  weirperf stall
   weirperf stall --seconds 20 --events 10000 --json`,
 		Args: cobra.NoArgs,
