@@ -66,17 +66,21 @@ func mix(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// Get is the endpoint of the client's last connection, if it began at most
-// timeout seconds before now. now is a count of seconds from anywhere.
+// Get is the endpoint of the client's last connection, 0 if none is known. ok is true if that began
+// at most timeout seconds before now. now is a count of seconds from anywhere.
 func (s *Store) Get(key [3]uint64, now, timeout uint32) (endpoint uint32, ok bool) {
 	b, mark := s.bucketOf(key)
 	for i := range b {
 		w := b[i].Load()
-		if w != 0 && w>>markShift<<markShift == mark && age(w, now) <= timeout {
-			return uint32(w>>secondBits) & endpointMask, true
+		if w == 0 || w>>markShift<<markShift != mark {
+			continue
+		}
+		endpoint = uint32(w>>secondBits) & endpointMask
+		if age(w, now) <= timeout {
+			return endpoint, true
 		}
 	}
-	return 0, false
+	return endpoint, false
 }
 
 // age is how many seconds ago the word was written. A word from a worker whose clock is a

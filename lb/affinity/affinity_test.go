@@ -14,7 +14,7 @@ func TestAClientKeepsItsEndpointForTheTime(t *testing.T) {
 		now  uint32
 		want bool
 	}{{100, true}, {99, true}, {400, true}, {401, false}, {100 + secondMask + 1, true}} {
-		if n, ok := s.Get(key(1), test.now, 300); ok != test.want || ok && n != 5 {
+		if n, ok := s.Get(key(1), test.now, 300); ok != test.want || n != 5 {
 			t.Errorf("at %d: endpoint %d, %v; want %v", test.now, n, ok, test.want)
 		}
 	}
@@ -26,7 +26,7 @@ func TestAClientKeepsItsEndpointForTheTime(t *testing.T) {
 	if n, _ := s.Get(key(1), 400, 300); n != 6 {
 		t.Errorf("endpoint %d after a new choice", n)
 	}
-	if _, ok := s.Get(key(2), 400, 300); ok {
+	if n, ok := s.Get(key(2), 400, 300); ok || n != 0 {
 		t.Error("another client has it too")
 	}
 	if _, ok := s.Get([3]uint64{1, 0, 8}, 400, 300); ok {

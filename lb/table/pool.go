@@ -93,6 +93,16 @@ func (p *PoolEntry) Select(w *[5]uint64, rng *fastrand.RNG, tick uint32) *Endpoi
 	default:
 		hash = Hash(w)
 	}
+	return p.pickAt(hash, tick)
+}
+
+// SelectByTuple is Select without regard to session affinity, by a hash of the tuple.
+func (p *PoolEntry) SelectByTuple(w *[5]uint64, tick uint32) *EndpointEntry {
+	return p.pickAt(Hash(w), tick)
+}
+
+// pickAt is Pick while endpoints may start slowly.
+func (p *PoolEntry) pickAt(hash uint64, tick uint32) *EndpointEntry {
 	if !p.startsSlowly(tick) {
 		return p.Pick(hash)
 	}

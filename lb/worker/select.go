@@ -31,11 +31,18 @@ func (w *selector) selectEndpoint(fe *table.FrontendEntry, k *conntrack.Key) *ta
 
 // selectSticky is the endpoint that the client used last, while that may be used and was
 // used within the affinity's time; else the endpoint that follows from the client's address
-// alone, so that another node would choose it too.
+// alone, so that another node would choose it too. A client that comes back after that time is
+// chosen for anew, as Kubernetes asks for; not without translation, where the flow may have begun at
+// another node.
 func (w *selector) selectSticky(
 	fe *table.FrontendEntry, k *conntrack.Key, seconds uint32,
 ) *table.EndpointEntry {
-	ep := w.stickyEndpoint(fe, k, seconds)
+	var ep *table.EndpointEntry
+	if number, ok := w.affinity.Get(fe.AffinityKey(&k.W), w.tick/secondTicks, seconds); number != 0 && !ok && !fe.Mode.DSR() {
+		ep = fe.Pool.SelectByTuple(&k.W, w.tick)
+	} else {
+		ep = w.stickyEndpoint(fe, k, seconds)
+	}
 	w.affinity.Put(fe.AffinityKey(&k.W), ep.ID, w.tick/secondTicks)
 	return ep
 }

@@ -117,7 +117,9 @@ type tracer struct {
 	ranges []conntrack.Ports // of which the scratch table has the connections
 	// remembered is whether the client used an endpoint of the frontend last.
 	remembered bool
-	fragment   tracedFragment
+	// forgotten is whether that is too long ago, and the endpoint is chosen anew.
+	forgotten bool
+	fragment  tracedFragment
 }
 
 // run takes the packet through the stages. more is true where it met a range of ports whose
@@ -249,10 +251,14 @@ func (t *tracer) copyAffinity(w *Worker, fe *table.FrontendEntry, key *conntrack
 	if fe == nil || fe.Pool.AffinitySeconds() == 0 {
 		return
 	}
-	k, now := fe.AffinityKey(&key.W), w.conns.Tick()/secondTicks
-	if n, ok := t.live.affinity.Get(k, now, uint32(fe.Pool.AffinitySeconds())); ok {
+	k, now, timeout := fe.AffinityKey(&key.W), w.conns.Tick()/secondTicks, uint32(fe.Pool.AffinitySeconds())
+	switch n, ok := t.live.affinity.Get(k, now, timeout); {
+	case ok:
 		w.affinity.Put(k, n, now)
 		t.remembered = fe.Pool.Find(n) != nil
+	case n != 0:
+		w.affinity.Put(k, n, now-timeout-1)
+		t.forgotten = !fe.Mode.DSR()
 	}
 }
 

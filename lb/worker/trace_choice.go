@@ -42,9 +42,9 @@ func (t *tracer) choiceOf(w *Worker, o *pendingConn) Choice {
 		return InReach
 	case pool.AffinitySeconds() != 0 && t.remembered:
 		return ByAffinity
-	case pool.AffinitySeconds() != 0:
+	case pool.AffinitySeconds() != 0 && !t.forgotten:
 		return ByClient
-	case o.fe.Mode.DSR() && !opens(&p.Packet):
+	case t.forgotten, o.fe.Mode.DSR() && !opens(&p.Packet):
 		return ByTuple
 	case pool.Algorithm() == table.LeastConn:
 		byTuple = ByLoad

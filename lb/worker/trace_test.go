@@ -290,6 +290,13 @@ func TestTraceChoosesByTheRule(t *testing.T) {
 	rule(func(p *table.Pool) { p.AffinitySeconds = 600 }, nil)
 	trace(ByClient)
 	trace(ByAffinity)
+	k := conntrack.MakeKey(ap(client4, 1), ap(node4, 80), header.ProtoTCP)
+	fk := table.DestinationKey(&k.W)
+	key, now := b.lb.tables.Load().Lookup(&fk).AffinityKey(&k.W), b.w.conns.Tick()/secondTicks
+	number, _ := b.w.affinity.Get(key, now, 600)
+	b.w.affinity.Put(key, number, now-601)
+	trace(ByTuple)
+	trace(ByAffinity)
 
 	rule(func(*table.Pool) {}, &table.Policy{NewConnectionsPerSecond: 1})
 	for range 5 {

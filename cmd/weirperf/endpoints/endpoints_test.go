@@ -64,7 +64,7 @@ func TestConnectionsSinceTheFaultAreSummedUp(t *testing.T) {
 }
 
 // A killed endpoint costs no connection. On a busy machine the others may fail to answer within a second, too: then a
-// refusal reaches a client.
+// refusal reaches a client, but most that met the killed endpoint are served.
 func TestWireAKilledEndpointIsMeasured(t *testing.T) {
 	labtest.Require(t)
 	cmd := Command()
@@ -79,7 +79,10 @@ func TestWireAKilledEndpointIsMeasured(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Results) != 1 || r.Results[0].Connections < 100 || r.Results[0].Failed*1000 > r.Results[0].Connections {
-		t.Errorf("%+v", r.Results)
+	if len(r.Results) != 1 || r.Results[0].Connections < 100 {
+		t.Fatalf("%+v", r.Results)
+	}
+	if k := r.Results[0]; k.Failed > max(k.Connections/1000, k.Affected/2) {
+		t.Errorf("%+v", k)
 	}
 }

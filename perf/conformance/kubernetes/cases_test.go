@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -45,6 +44,8 @@ var cases = [][]string{{
 	"LoadBalancers [Feature:LoadBalancer] should not have connectivity disruption during rolling update with externalTrafficPolicy=Local",
 }, {
 	"LoadBalancers [Feature:LoadBalancer] should not have connectivity disruption during rolling update with externalTrafficPolicy=Cluster",
+}, {
+	"Services should have session affinity timeout work for NodePort service",
 }}
 
 // byAddress are cases that need a router that spreads clients and not connections. Nodes do not share what they remember
@@ -63,12 +64,6 @@ var controls = []string{
 
 // containers are those whose cases are all in one of the lists.
 var containers = []string{"LoadBalancers ", "Conntrack ", "Services ", "Networking Granular Checks: Services ", "LocalhostNodePorts ", "KubeProxy "}
-
-// failing are the cases that Weir fails, with the reason. They run beside the others.
-var failing = map[string]string{
-	"Services should have session affinity timeout work for NodePort service": "a client comes back to its endpoint after the timeout, too. " +
-		"Nodes choose by the client's address alone, so that one that has not heard of a client chooses as the others did, whenever that was",
-}
 
 // skip is a reason to leave cases out, with parts of their names.
 type skip struct {
@@ -114,7 +109,7 @@ func reason(name string) string {
 }
 
 func allCases() []string {
-	return slices.Concat(slices.Concat(cases...), slices.Sorted(maps.Keys(failing)), byAddress)
+	return slices.Concat(slices.Concat(cases...), byAddress)
 }
 
 // The lists are complete, and name each case once: a release of Kubernetes brings new cases and other names.
