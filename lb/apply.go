@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/weirlb/weir/conntrack"
 	"github.com/weirlb/weir/lb/ports"
 	"github.com/weirlb/weir/lb/table"
+	"github.com/weirlb/weir/lb/worker"
 )
 
 // Apply publishes changed Services and removes deleted ones. The first call also starts
@@ -143,7 +145,8 @@ func (l *LB) attach() error {
 // attachment the kernel forwards by the tables of that process, but not to an endpoint that is
 // removed without a grace.
 func (l *LB) restoreFlows() {
-	l.restored = l.reassign.Restore(l.cache.kernel != nil && l.cfg.EndpointRemovalGrace == 0, l.frontends.Adopt)
+	remember := func(f *table.FrontendEntry, ref conntrack.Ref) { worker.RestoreAffinity(l.affinity, l.flows, f, ref) }
+	l.restored = l.reassign.Restore(l.cache.kernel != nil && l.cfg.EndpointRemovalGrace == 0, remember, l.frontends.Adopt)
 	l.denials.end(l.flows)
 	if l.restored > 0 {
 		l.log.Info("carrying on with the flows of the last process", "flows", l.restored)

@@ -116,6 +116,13 @@ func (s *Store) Put(key [3]uint64, endpoint, now uint32) {
 	}
 }
 
+// Restore is Put of a connection that began at a time before now. It does not replace a later one.
+func (s *Store) Restore(key [3]uint64, endpoint, at, now uint32) {
+	if _, later := s.Get(key, now, now-at); !later {
+		s.Put(key, endpoint, at)
+	}
+}
+
 // slot is where the client with the mark is, or else where it may be put: a free
 // word, or that of the client to be forgotten.
 func (b *bucket) slot(mark uint64, now uint32) (at int, old uint64) {

@@ -34,6 +34,20 @@ func TestAClientKeepsItsEndpointForTheTime(t *testing.T) {
 	}
 }
 
+// Connections of an earlier process come in any order: the last one counts.
+func TestARestoredConnectionReplacesNoLaterOne(t *testing.T) {
+	s := New(64, [2]uint64{1, 2})
+	for _, c := range []struct{ endpoint, at, want uint32 }{{5, 1000, 5}, {6, 900, 5}, {7, 1100, 7}, {8, 1099, 7}, {9, 100, 7}} {
+		s.Restore(key(1), c.endpoint, c.at, 1200)
+		if n, ok := s.Get(key(1), 1200, 300); n != c.want || !ok {
+			t.Errorf("after %+v: endpoint %d, %v", c, n, ok)
+		}
+	}
+	if _, ok := s.Get(key(1), 1401, 300); ok {
+		t.Error("the time began with the restart")
+	}
+}
+
 func TestTimeGoesRoundWithoutHarm(t *testing.T) {
 	s := New(64, [2]uint64{1, 2})
 	s.Put(key(1), 5, 1<<32-10)

@@ -111,9 +111,11 @@ func (r *Flows) forget() {
 // Restore gives the flows of an earlier process the numbers of this process's tables. It
 // returns the number of flows that go on. With stop, a program in the kernel that still goes by
 // the last process's tables forwards no more packets of flows whose endpoint or frontend was
-// removed meanwhile. orphan is called for the frontend of each flow that goes on though its
-// frontend is served no more.
-func (r *Flows) Restore(stop bool, orphan func(k table.Key, to netip.AddrPort, proto uint8)) (n int) {
+// removed meanwhile. served is called for each flow that goes on, with its frontend, and orphan for the
+// frontend of one that goes on though its frontend is served no more.
+func (r *Flows) Restore(
+	stop bool, served func(f *table.FrontendEntry, ref conntrack.Ref), orphan func(k table.Key, to netip.AddrPort, proto uint8),
+) (n int) {
 	r.flows.Range(func(ref conntrack.Ref) bool {
 		c := r.flows.Conn(ref)
 		if atomic.LoadUint32(&c.EndpointID) != conntrack.NoID {
@@ -128,6 +130,8 @@ func (r *Flows) Restore(stop bool, orphan func(k table.Key, to netip.AddrPort, p
 		n++
 		if f == nil {
 			orphan(k, key.Dst(), key.Proto())
+		} else {
+			served(f, ref)
 		}
 		if stop {
 			if _, removed := r.tables.EndpointRemoved(atomic.LoadUint32(&c.EndpointID)); removed {

@@ -76,8 +76,14 @@ func TestRestoredFlowsOfRemovedEndpointsLeaveTheKernel(t *testing.T) {
 			made[endpoint] = ref
 		}
 		w.Offline()
-		if n := New(flows, tables).Restore(stop, func(table.Key, netip.AddrPort, uint8) {}); n != 2 {
-			t.Errorf("%d flows go on", n)
+		served := 0
+		note := func(f *table.FrontendEntry, _ conntrack.Ref) {
+			if served++; f.AddrPort != frontend {
+				t.Errorf("a flow of %v", f.AddrPort)
+			}
+		}
+		if n := New(flows, tables).Restore(stop, note, func(table.Key, netip.AddrPort, uint8) {}); n != 2 || served != n {
+			t.Errorf("%d flows go on, %d of a frontend", n, served)
 		}
 		for endpoint, ref := range made {
 			want := !stop || endpoint == "10.1.0.5:53"

@@ -96,9 +96,10 @@ func (p *PoolEntry) Select(w *[5]uint64, rng *fastrand.RNG, tick uint32) *Endpoi
 	return p.pickAt(hash, tick)
 }
 
-// SelectByTuple is Select without regard to session affinity, by a hash of the tuple.
-func (p *PoolEntry) SelectByTuple(w *[5]uint64, tick uint32) *EndpointEntry {
-	return p.pickAt(Hash(w), tick)
+// SelectAnew is Select for a client that comes back after the time of its session affinity: by the client's
+// address and the period of time, so that all connections that it begins have the same endpoint.
+func (p *PoolEntry) SelectAnew(w *[5]uint64, period, tick uint32) *EndpointEntry {
+	return p.pickAt(mix(HashClient(w)^uint64(period), seed3), tick)
 }
 
 // pickAt is Pick while endpoints may start slowly.

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"sync/atomic"
+
 	"github.com/valyala/fastrand"
 
 	"github.com/weirlb/weir/conntrack"
@@ -37,9 +39,10 @@ func (w *selector) selectEndpoint(fe *table.FrontendEntry, k *conntrack.Key) *ta
 func (w *selector) selectSticky(
 	fe *table.FrontendEntry, k *conntrack.Key, seconds uint32,
 ) *table.EndpointEntry {
+	now := w.tick / secondTicks
 	var ep *table.EndpointEntry
-	if number, ok := w.affinity.Get(fe.AffinityKey(&k.W), w.tick/secondTicks, seconds); number != 0 && !ok && !fe.Mode.DSR() {
-		ep = fe.Pool.SelectByTuple(&k.W, w.tick)
+	if number, ok := w.affinity.Get(fe.AffinityKey(&k.W), now, seconds); number != 0 && !ok && !fe.Mode.DSR() {
+		ep = fe.Pool.SelectAnew(&k.W, now/seconds, w.tick)
 	} else {
 		ep = w.stickyEndpoint(fe, k, seconds)
 	}
@@ -111,6 +114,14 @@ const affinityClients = 1 << 20
 func NewAffinity(flows *conntrack.Table) *affinity.Store {
 	seed := flows.Seed()
 	return affinity.New(affinityClients, [2]uint64{seed[2], seed[3]})
+}
+
+// RestoreAffinity remembers the client of a flow of an earlier process, whose frontend and endpoint have numbers.
+func RestoreAffinity(store *affinity.Store, flows *conntrack.Table, fe *table.FrontendEntry, ref conntrack.Ref) {
+	c, seconds, now := flows.Conn(ref), uint32(fe.Pool.AffinitySeconds()), flows.Tick()/secondTicks
+	if began := c.Created() / secondTicks; seconds != 0 && now-began <= seconds {
+		store.Restore(fe.AffinityKey(&flows.Entry(ref).Key.W), atomic.LoadUint32(&c.EndpointID), began, now)
+	}
 }
 
 // consistentPick is the endpoint of a flow of the tuple on every node, as far as this node

@@ -333,10 +333,15 @@ func TestAffinityEndsWithItsTime(t *testing.T) {
 		fe := *b.lb.tables.Load().Lookup(&fk)
 		fe.Mode = mode
 		chosen := map[uint32]bool{}
+		b.w.selectEndpoint(&fe, key(1))
 		for port := uint16(1); port < 40; port += 2 {
 			b.w.tick += 101 * secondTicks
+			other := fe.Pool.SelectAnew(&key(port+100).W, b.w.tick/secondTicks/100, b.w.tick)
 			ep := b.w.selectEndpoint(&fe, key(port))
 			chosen[ep.ID] = true
+			if mode == conntrack.ModeNAT && other != ep {
+				t.Errorf("%v: a connection that begins at the same time goes to %v, not %v", mode, other.AddrPort, ep.AddrPort)
+			}
 			b.w.tick += 100 * secondTicks
 			if again := b.w.selectEndpoint(&fe, key(port+1)); again != ep {
 				t.Errorf("%v: the client moved to %v within the time", mode, again.AddrPort)
@@ -369,5 +374,23 @@ func TestNoAllocationForANewFlowOfAnyPolicy(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
+	}
+}
+
+// The next process knows the endpoint of a client with a connection in the flow table.
+func TestAffinityIsRestoredFromFlows(t *testing.T) {
+	b := newBench(t)
+	b.offer(nil, table.Pool{AffinitySeconds: 100}, 60)
+	first := from(false, header.ProtoTCP, 1)
+	b.chosen(first)
+	k := conntrack.MakeKey(first.src, ap(node4, 80), header.ProtoTCP)
+	fk := table.DestinationKey(&k.W)
+	fe := b.lb.tables.Load().Lookup(&fk)
+	now := b.w.conns.Tick() / secondTicks
+	want, _ := b.w.affinity.Get(fe.AffinityKey(&k.W), now, 100)
+	next := NewAffinity(b.lb.flows)
+	b.lb.flows.Range(func(ref conntrack.Ref) bool { RestoreAffinity(next, b.lb.flows, fe, ref); return true })
+	if n, ok := next.Get(fe.AffinityKey(&k.W), now, 100); n != want || !ok || n == 0 {
+		t.Errorf("endpoint %d, %v; want %d", n, ok, want)
 	}
 }

@@ -117,9 +117,7 @@ type tracer struct {
 	ranges []conntrack.Ports // of which the scratch table has the connections
 	// remembered is whether the client used an endpoint of the frontend last.
 	remembered bool
-	// forgotten is whether that is too long ago, and the endpoint is chosen anew.
-	forgotten bool
-	fragment  tracedFragment
+	fragment   tracedFragment
 }
 
 // run takes the packet through the stages. more is true where it met a range of ports whose
@@ -252,13 +250,11 @@ func (t *tracer) copyAffinity(w *Worker, fe *table.FrontendEntry, key *conntrack
 		return
 	}
 	k, now, timeout := fe.AffinityKey(&key.W), w.conns.Tick()/secondTicks, uint32(fe.Pool.AffinitySeconds())
-	switch n, ok := t.live.affinity.Get(k, now, timeout); {
-	case ok:
+	n, ok := t.live.affinity.Get(k, now, timeout)
+	if t.remembered = ok && fe.Pool.Find(n) != nil; ok {
 		w.affinity.Put(k, n, now)
-		t.remembered = fe.Pool.Find(n) != nil
-	case n != 0:
-		w.affinity.Put(k, n, now-timeout-1)
-		t.forgotten = !fe.Mode.DSR()
+	} else {
+		w.affinity.Put(k, n, now-timeout-1) // it came before
 	}
 }
 

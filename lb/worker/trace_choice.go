@@ -12,7 +12,7 @@ type Choice uint8
 const (
 	NoChoice       Choice = iota
 	ByTuple               // Maglev, or the hash where there are too few endpoints for a table
-	ByClient              // the same, of the client's address: session affinity for a new client
+	ByClient              // the same, of the client's address: session affinity for a client that is new, or returns too late
 	ByAffinity            // the endpoint that the client used last
 	ByConnectionID        // QUIC
 	ByLoad                // least connections
@@ -42,9 +42,9 @@ func (t *tracer) choiceOf(w *Worker, o *pendingConn) Choice {
 		return InReach
 	case pool.AffinitySeconds() != 0 && t.remembered:
 		return ByAffinity
-	case pool.AffinitySeconds() != 0 && !t.forgotten:
+	case pool.AffinitySeconds() != 0:
 		return ByClient
-	case t.forgotten, o.fe.Mode.DSR() && !opens(&p.Packet):
+	case o.fe.Mode.DSR() && !opens(&p.Packet):
 		return ByTuple
 	case pool.Algorithm() == table.LeastConn:
 		byTuple = ByLoad

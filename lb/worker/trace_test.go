@@ -295,7 +295,7 @@ func TestTraceChoosesByTheRule(t *testing.T) {
 	key, now := b.lb.tables.Load().Lookup(&fk).AffinityKey(&k.W), b.w.conns.Tick()/secondTicks
 	number, _ := b.w.affinity.Get(key, now, 600)
 	b.w.affinity.Put(key, number, now-601)
-	trace(ByTuple)
+	trace(ByClient)
 	trace(ByAffinity)
 
 	rule(func(*table.Pool) {}, &table.Policy{NewConnectionsPerSecond: 1})

@@ -8,8 +8,9 @@ import (
 // FlowLog is a record of the start and the end of every connection, to one or both of two places. It
 // is off by default: without a place nothing is recorded. On, it takes 33 bytes for each connection of
 // conntrack.maxFlows, and 1.2 MB per worker. No worker waits: records that are not read in a tenth
-// of a second (beyond 80,000 per second and worker; 8,192 of a command that ends many connections), or
-// that cannot be sent, are lost and counted. An end may come before its start.
+// of a second (beyond 80,000 per second and worker; 8,192 of a command that ends many connections),
+// that cannot be sent, or that wait for a slow place beyond 65,536, are lost and counted. An end may
+// come before its start.
 //
 // A record has the times of the first and the last packet, to 1/16 s, the client's tuple, that
 // behind Weir, the Service, and the zone of the endpoint. An end also has the packets that arrived

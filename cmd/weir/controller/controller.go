@@ -216,13 +216,19 @@ func upToDate(o *metav1.ListOptions) {
 	}
 }
 
+// oldestFirst is the Services that pass, by age.
+func (c *controller) oldestFirst(pass func(*corev1.Service) bool) []*corev1.Service {
+	list := slices.DeleteFunc(objects[*corev1.Service](c.services), func(s *corev1.Service) bool { return !pass(s) })
+	slices.SortFunc(list, func(a, b *corev1.Service) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(key(a), key(b)))
+	})
+	return list
+}
+
 // adopt takes over the addresses of all Services, before the first is allocated, and queues
 // them, the oldest first.
 func (c *controller) adopt() {
-	all := objects[*corev1.Service](c.services)
-	slices.SortFunc(all, func(a, b *corev1.Service) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(key(a), key(b)))
-	})
+	all := c.oldestFirst(func(*corev1.Service) bool { return true })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, svc := range all {
@@ -297,10 +303,8 @@ func (c *controller) next(ctx context.Context) bool {
 
 // lookAtAll queues every Service of type LoadBalancer.
 func (c *controller) lookAtAll() {
-	for _, svc := range objects[*corev1.Service](c.services) {
-		if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
-			c.queue.Add(key(svc))
-		}
+	for _, svc := range c.oldestFirst(func(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeLoadBalancer }) {
+		c.queue.Add(key(svc))
 	}
 }
 

@@ -134,10 +134,11 @@ func (c *controller) release(name string) {
 // freed lets all Services that wait try again, and has the addresses that rest recorded.
 func (c *controller) freed() {
 	c.queue.AddAfter(restsKey, restsInterval)
-	for name, reason := range c.outcomes {
-		if reason != addresspool.ReasonAllocated {
-			c.queue.Add(name)
-		}
+	for _, svc := range c.oldestFirst(func(s *corev1.Service) bool {
+		reason := c.outcomes[key(s)]
+		return reason != "" && reason != addresspool.ReasonAllocated
+	}) {
+		c.queue.Add(key(svc))
 	}
 }
 

@@ -215,6 +215,8 @@ func (c *configMap) kept() ([]netip.Prefix, error) {
 	return list, nil
 }
 
+func (c *configMap) forget() { c.last, c.text, c.fresh = "", nil, false }
+
 // taken keeps the list for the next start.
 func (c *configMap) taken() error {
 	if !c.fresh || c.maps.dir == "" {

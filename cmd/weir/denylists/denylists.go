@@ -32,7 +32,6 @@ type list struct {
 	from        origin
 	err         error // of the last reading
 	known       bool  // it was read without an error
-	again       bool  // it was read, and is not in force
 }
 
 // origin is where a list is from.
@@ -43,6 +42,8 @@ type origin interface {
 	// until it returns no error.
 	read() ([]netip.Prefix, error)
 	taken() error
+	// forget has what was read last be a change, which is not kept.
+	forget()
 }
 
 // Read reads all lists, and logs the changes of later. ConfigMaps are followed until ctx ends: one
@@ -140,14 +141,14 @@ func (l *Lists) Follow(ctx context.Context, deny func(int, []netip.Prefix) error
 func (l *Lists) look(deny func(int, []netip.Prefix) error) {
 	for i := range l.list {
 		s := &l.list[i]
-		if changed := s.from.changed(); !changed && !s.again {
+		if !s.from.changed() {
 			continue
 		}
 		prefixes := s.read()
-		s.again = false
 		if s.err == nil {
-			s.err = deny(i, prefixes)
-			s.again = s.err != nil // memory may be there later
+			if s.err = deny(i, prefixes); s.err != nil {
+				s.from.forget() // memory may be there later
+			}
 		}
 		if s.err == nil {
 			l.log.Info("deny list changed", "name", s.name, "prefixes", len(prefixes))

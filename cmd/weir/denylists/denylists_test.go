@@ -38,9 +38,13 @@ func TestChangedFiles(t *testing.T) {
 		t.Errorf("%+v", lists)
 	}
 	a := lists[0].Prefixes
+	var refusal error
 	deny := func(i int, list []netip.Prefix) error {
 		if i != 0 {
 			return errors.New("list b has changed")
+		}
+		if refusal != nil {
+			return refusal
 		}
 		a = list
 		return nil
@@ -77,4 +81,19 @@ func TestChangedFiles(t *testing.T) {
 	}
 	write("a", "203.0.113.7")
 	expect("203.0.113.7", "")
+	// What there is no room for is tried again, and a file that changes meanwhile is read when it is the same at two looks.
+	refusal = errors.New("no memory")
+	write("a", "203.0.113.8")
+	expect("203.0.113.7", "no memory")
+	write("a", "203.0.113.98")
+	refusal = nil
+	if f.look(deny); !a[0].Contains(netip.MustParseAddr("203.0.113.7")) {
+		t.Errorf("a file that may be half written is read: %v", a)
+	}
+	expect("203.0.113.98", "")
+	refusal = errors.New("no memory")
+	write("a", "203.0.113.10")
+	expect("203.0.113.98", "no memory")
+	refusal = nil
+	expect("203.0.113.10", "")
 }

@@ -117,7 +117,10 @@ func hearNothing(t *testing.T, f *fixture, to netip.AddrPort) {
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond) // a SYN is sent twice
 	defer cancel()
 	f.tries(ctx, "tcp", to)
-	if answered() == before {
-		t.Error("no endpoint has answered: no attempt was made")
-	}
+	must(t, f.poll(func(context.Context) error {
+		if answered() == before {
+			return errors.New("no endpoint has answered: no attempt was made")
+		}
+		return nil
+	}))
 }

@@ -29,7 +29,7 @@ type Event struct {
 	// SNAT is the source that the endpoint sees, absent where that is the client.
 	SNAT     netip.AddrPort `json:"snat,omitzero"`
 	Endpoint netip.AddrPort `json:"endpoint"`
-	Service  string         `json:"service"` // namespace/name, "" if it is gone
+	Service  string         `json:"service"` // namespace/name, "" if it is not known
 	Zone     string         `json:"zone"`    // of the endpoint
 	Mode     string         `json:"mode"`
 

@@ -75,9 +75,16 @@ func TestNamesOutliveTheirObjects(t *testing.T) {
 		t.Errorf("%+v", n.byNumber)
 	}
 	unknown := []conntrack.Record{{ServiceID: 7}}
-	for _, age := range []time.Duration{namesEvery, namesEvery + namesAtMost/2} {
-		if n.refresh(now.Add(age), unknown); len(n.asks) != 1 {
-			t.Errorf("%d questions", len(n.asks))
+	for _, c := range []struct {
+		age  time.Duration
+		want int
+	}{{namesEvery, 1}, {namesEvery + namesAtMost/2, 0}, {namesEvery + namesAtMost, 1}} {
+		n.refresh(now.Add(c.age), unknown)
+		if len(n.asks) != c.want {
+			t.Errorf("after %v: %d questions, want %d", c.age, len(n.asks), c.want)
+		}
+		for range c.want {
+			<-n.asks
 		}
 	}
 }
@@ -129,7 +136,7 @@ func TestNobodyWaitsForAPlace(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	hangs, works := newTarget("hangs", h, log), newTarget("works", outcome{}, log)
 	l := &Log{cfg: Config{Table: table, Log: log}, names: newNames(nil, nil), targets: []*target{hangs, works}}
-	for range queueSize + 2 { // the first may be in the place
+	for range queueReads + 2 { // the first may be in the place
 		hangs.give(make([]Event, 1))
 	}
 	works.give(make([]Event, 1))
@@ -148,16 +155,36 @@ func TestNobodyWaitsForAPlace(t *testing.T) {
 	<-hangs.done
 }
 
-// A fault lasts, since hosts do not refuse each message, and ends with time, whether records come or not.
+// A fault lasts, since hosts do not refuse each message, and ends with time after a write.
 func TestAFaultLasts(t *testing.T) {
 	g := newTarget("", outcome{}, slog.New(slog.DiscardHandler))
 	g.count(1, syscall.ECONNREFUSED)
-	g.count(0, nil)
+	late := time.Now().Add(2 * faultTime)
+	if g.look(late); g.fault.Load() == nil {
+		t.Error("a fault is over without a write")
+	}
+	g.works.Store(true)
 	if g.look(time.Now().Add(faultTime / 2)); g.fault.Load() == nil {
 		t.Error("a fault is over at once")
 	}
-	if g.look(time.Now().Add(2 * faultTime)); g.fault.Load() != nil {
+	g.queued.Store(1)
+	if g.look(late); g.fault.Load() == nil {
+		t.Error("a fault is over while records wait")
+	}
+	g.queued.Store(0)
+	if g.look(late); g.fault.Load() != nil {
 		t.Error("a fault stays")
+	}
+}
+
+// Many reads of few records wait for a slow place, and few of many.
+func TestTheQueueIsBoundByRecords(t *testing.T) {
+	g := newTarget("", outcome{}, slog.New(slog.DiscardHandler))
+	for range queueEvents/readMost + 1 {
+		g.give(make([]Event, readMost))
+	}
+	if g.lost.Load() != readMost || g.queued.Load() != queueEvents {
+		t.Errorf("%d lost, %d wait", g.lost.Load(), g.queued.Load())
 	}
 }
 

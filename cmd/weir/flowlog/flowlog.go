@@ -103,6 +103,7 @@ func (l *Log) follow(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		for l.read() == readMost && ctx.Err() == nil {
+			l.look(time.Now())
 		}
 		l.look(time.Now())
 		select {

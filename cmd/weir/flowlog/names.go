@@ -94,17 +94,22 @@ func (n *names) ask() {
 			n.byNumber[i] = name
 		}
 	}
-	if n.zones == nil || len(n.zones) > mostZones {
-		n.zones = map[endpoint]string{}
-	}
 	n.mu.Unlock()
-	for _, svc := range n.served() {
-		n.learn(svc)
+	served := n.served()
+	zones := n.zones
+	if zones == nil || len(zones) > mostZones {
+		zones = map[endpoint]string{}
 	}
+	for _, svc := range served {
+		n.learn(zones, svc)
+	}
+	n.mu.Lock()
+	n.zones = zones
+	n.mu.Unlock()
 }
 
 // learn notes the zones of a Service.
-func (n *names) learn(svc *discovery.Service) {
+func (n *names) learn(zones map[endpoint]string, svc *discovery.Service) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	name := svc.Name.String()
@@ -115,7 +120,7 @@ func (n *names) learn(svc *discovery.Service) {
 			if len(zone) > maxZone {
 				zone = ""
 			}
-			n.zones[endpoint{name, e.AddrPort.Addr()}] = zone
+			zones[endpoint{name, e.AddrPort.Addr()}] = zone
 		}
 	}
 }

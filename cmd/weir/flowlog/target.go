@@ -15,12 +15,17 @@ type target struct {
 	queue chan []Event
 	done  chan struct{}
 
+	queued      atomic.Int64          // events
 	given, lost atomic.Uint64         // in this order, so that never more are lost than given
 	fault       atomic.Pointer[fault] // of the last events that were lost; nil: of none lately
+	works       atomic.Bool           // the last write was without an error
 }
 
-// queueSize is how many reads of records wait for a place that is slow: a second of 16,000 records.
-const queueSize = 16
+// What waits for a place that is slow: reads of records, 50 s of them, and 22 MB of events.
+const (
+	queueReads  = 512
+	queueEvents = 1 << 16
+)
 
 // fault is why records are lost.
 type fault struct {
@@ -41,7 +46,7 @@ type sink interface {
 }
 
 func newTarget(name string, s sink, log *slog.Logger) *target {
-	return &target{name: name, sink: s, log: log, queue: make(chan []Event, queueSize), done: make(chan struct{})}
+	return &target{name: name, sink: s, log: log, queue: make(chan []Event, queueReads), done: make(chan struct{})}
 }
 
 // follow writes events until the queue is closed.
@@ -50,6 +55,8 @@ func (t *target) follow() {
 	defer t.sink.close()
 	for events := range t.queue {
 		lost, err := t.sink.write(events)
+		t.works.Store(err == nil)
+		t.queued.Add(-int64(len(events)))
 		t.given.Add(uint64(len(events)))
 		t.count(lost, err)
 	}
@@ -57,14 +64,20 @@ func (t *target) follow() {
 
 var errSlow = errors.New("it takes records more slowly than they come")
 
-// give queues events, which are lost where the queue is full.
+// give queues events, which are lost where too many wait.
 func (t *target) give(events []Event) {
-	select {
-	case t.queue <- events:
-	default:
-		t.given.Add(uint64(len(events)))
-		t.count(len(events), errSlow)
+	n := int64(len(events))
+	if t.queued.Load()+n <= queueEvents {
+		t.queued.Add(n)
+		select {
+		case t.queue <- events:
+			return
+		default:
+			t.queued.Add(-n)
+		}
 	}
+	t.given.Add(uint64(n))
+	t.count(len(events), errSlow)
 }
 
 // count counts records that are lost, and logs the first fault.
@@ -78,9 +91,9 @@ func (t *target) count(lost int, err error) {
 	}
 }
 
-// look ends a fault that is over.
+// look ends a fault that is over: nothing waits, and the last write was without an error.
 func (t *target) look(now time.Time) {
-	if f := t.fault.Load(); f != nil && f.over(now) && t.fault.CompareAndSwap(f, nil) {
+	if f := t.fault.Load(); f != nil && f.over(now) && t.works.Load() && t.queued.Load() == 0 && t.fault.CompareAndSwap(f, nil) {
 		t.log.Info("flow log: no records are lost any more", "to", t.name, "lost", t.lost.Load())
 	}
 }

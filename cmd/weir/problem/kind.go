@@ -108,7 +108,7 @@ var Kinds = []Description{
 	{KernelFeature, Note, false, false, "The kernel or a driver lacks an optional feature."},
 	{Configuration, Error, false, false, "The configuration file has errors: the previous configuration stays in effect."},
 	{DenyList, Error, false, false, "A file or ConfigMap of `denyLists` cannot be read or has an error: the last list goes on."},
-	{FlowLog, Warning, false, false, "Records of connections cannot be sent to the collector, or written to the file, of `flowLog`: they are lost and counted."},
+	{FlowLog, Warning, false, false, "Records of connections come faster than they are read, or cannot be sent to the collector or written to the file of `flowLog`: they are lost and counted."},
 	{RestartNeeded, Warning, false, false, "A changed field of the configuration takes effect at the next start."},
 	{Publication, Error, true, false, "A change could not be applied to the packet path."},
 	{RoutingRule, Warning, false, false, "A routing rule is not followed: of a VRF, by TOS, or with goto. The next rules decide."},
