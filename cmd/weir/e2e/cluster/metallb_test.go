@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/weirlb/weir/discovery/kube/kubetest"
 	"github.com/weirlb/weir/perf/netlab"
 	"github.com/weirlb/weir/perf/netlab/labtest"
+	"github.com/weirlb/weir/perf/netlab/router"
 )
 
 // The pool of MetalLB is part of the client's network.
@@ -36,7 +38,10 @@ func TestKubeWireTakeoverFromMetalLB(t *testing.T) {
 		labtest.Skip(t, "METALLB_BIN is not set: run make test-kube, which builds MetalLB")
 	}
 	f := newFixture(t, kubetest.Options{})
-	f.metalLBObjects()
+	f.metalLBObjects(metalFirst, metalLast, `kind: L2Advertisement
+metadata: {namespace: metallb-system, name: lan}
+spec: {ipAddressPools: [lan], interfaces: [eth0], nodeSelectors: [{matchLabels: {kubernetes.io/hostname: edge-1}}]}
+`)
 	pods := []*pod{f.runPod("near", "node-a", "web", 101), f.runPod("far", "node-b", "web", 102)}
 	f.serveEchoes(pods)
 	controller := f.metalLB("controller", "--disable-cert-rotation", "--webhook-mode=disabled", "--port=0", "--health-probe-port=0")
@@ -51,7 +56,7 @@ func TestKubeWireTakeoverFromMetalLB(t *testing.T) {
 	kept := f.dialEcho(netip.AddrPortFrom(web.Addr(), echoPort))
 
 	t.Log("2. the configuration, 3. the speaker ends, and Weir starts again")
-	plain := f.announceOnLAN()
+	plain := f.announces("l2: {interfaces: [eth0]}")
 	f.kill(speaker)
 	f.startAgain()
 	f.owns(web.Addr())
@@ -73,17 +78,87 @@ func TestKubeWireTakeoverFromMetalLB(t *testing.T) {
 	f.kill(own)
 
 	t.Log("back: Weir gives the address up, and MetalLB's speaker starts")
-	if err := os.WriteFile(f.path("config.yaml"), plain, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	f.rewrite(plain)
 	f.startAgain()
 	f.metalLB("speaker", "--node-name=edge-1", "--port=0", "--health-probe-port=0")
 	f.answersARP("MetalLB's speaker again", web.Addr())
 	f.reaches("beside MetalLB's speaker again", web, names(pods)...)
 }
 
-// metalLBObjects makes the objects of MetalLB, and lets weir check read them, as an administrator does.
-func (f *fixture) metalLBObjects() {
+// The same for BGP: the client is a router, FRR, to which MetalLB's speaker, or Weir, announces an address that it has no
+// other route for. With a single node the route goes meanwhile; a connection from before outlives that.
+func TestKubeWireTakeoverFromMetalLBByBGP(t *testing.T) {
+	if os.Getenv("METALLB_BIN") == "" {
+		labtest.Skip(t, "METALLB_BIN is not set: run make test-kube, which builds MetalLB")
+	}
+	if err := router.FRRAvailable(); err != nil {
+		labtest.Skip(t, err)
+	}
+	f := newFixture(t, kubetest.Options{})
+	first := netip.MustParseAddr("203.0.113.200")
+	f.metalLBObjects(first, first.Next(), fmt.Sprintf(`kind: BGPAdvertisement
+metadata: {namespace: metallb-system, name: router}
+spec: {ipAddressPools: [lan]}
+---
+apiVersion: metallb.io/v1beta2
+kind: BGPPeer
+metadata: {namespace: metallb-system, name: router}
+spec: {myASN: %d, peerASN: %d, peerAddress: %v}
+`, router.NodeASN, router.ASN, netlab.Host4(netlab.ClientNet, 2)))
+	pods := []*pod{f.runPod("near", "node-a", "web", 101), f.runPod("far", "node-b", "web", 102)}
+	f.serveEchoes(pods)
+	frr, err := router.StartFRR(f.Edge.Client, f.path(""), router.FRR(router.Neighbors{Addresses: []netip.Addr{netlab.Host4(netlab.ClientNet, 1)}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(frr.Log())
+		}
+	})
+	f.metalLB("controller", "--disable-cert-rotation", "--webhook-mode=disabled", "--port=0", "--health-probe-port=0")
+	web := f.balanced("web")
+	speaker := f.metalLB("speaker", "--node-name=edge-1", "--port=0", "--health-probe-port=0")
+	f.routes("MetalLB's speaker", web.Addr(), true)
+
+	t.Log("1. Weir serves, with announce off")
+	f.start()
+	f.reaches("beside MetalLB's speaker", web, names(pods)...)
+	kept := f.dialEcho(netip.AddrPortFrom(web.Addr(), echoPort))
+
+	t.Log("2. the speaker ends, and Weir starts again with a session")
+	f.kill(speaker)
+	f.routes("nobody", web.Addr(), false)
+	plain := f.announces("speaker: bgp")
+	f.startAgain()
+	f.routes("Weir", web.Addr(), true)
+	f.reaches("after Weir has the session", web, names(pods)...)
+	f.pings(kept, "a connection from before")
+
+	t.Log("back")
+	f.rewrite(plain)
+	f.startAgain()
+	f.routes("nobody", web.Addr(), false)
+	f.metalLB("speaker", "--node-name=edge-1", "--port=0", "--health-probe-port=0")
+	f.routes("MetalLB's speaker again", web.Addr(), true)
+	f.reaches("beside MetalLB's speaker again", web, names(pods)...)
+}
+
+// routes waits until the client has a route for the address to the node, or none.
+func (f *fixture) routes(who string, a netip.Addr, want bool) {
+	f.t.Helper()
+	f.Eventually(fmt.Sprintf("%s announces %v", who, a), func(context.Context) error {
+		hops, err := router.NextHops(f.Edge.Client, netip.PrefixFrom(a, a.BitLen()))
+		if err == nil && slices.Contains(hops, netlab.Host4(netlab.ClientNet, 1)) != want {
+			err = fmt.Errorf("it goes to %v", hops)
+		}
+		return err
+	})
+}
+
+// metalLBObjects makes the objects of MetalLB, a pool and advertisements, and lets weir check read them, as an
+// administrator does.
+func (f *fixture) metalLBObjects(first, last netip.Addr, advertisements string) {
 	f.t.Helper()
 	objects := fmt.Sprintf(`apiVersion: metallb.io/v1beta1
 kind: IPAddressPool
@@ -91,10 +166,7 @@ metadata: {namespace: metallb-system, name: lan}
 spec: {addresses: [%s-%s]}
 ---
 apiVersion: metallb.io/v1beta1
-kind: L2Advertisement
-metadata: {namespace: metallb-system, name: lan}
-spec: {ipAddressPools: [lan], interfaces: [eth0], nodeSelectors: [{matchLabels: {kubernetes.io/hostname: edge-1}}]}
-`, metalFirst, metalLast)
+%s`, first, last, advertisements)
 	apply := f.cluster.Applier(f.t)
 	apply.Namespace("metallb-system")
 	files, err := filepath.Glob(filepath.Join(os.Getenv("METALLB_BIN"), "*.yaml"))
@@ -211,18 +283,22 @@ func (f *fixture) owns(a netip.Addr) {
 	})
 }
 
-// announceOnLAN writes what a node on a LAN has into the configuration, and returns that of before.
-func (f *fixture) announceOnLAN() (before []byte) {
+// announces has the next start of Weir announce addresses by MetalLB's objects, and returns the configuration of before.
+func (f *fixture) announces(how string) (before []byte) {
 	f.t.Helper()
 	before, err := os.ReadFile(f.path("config.yaml"))
-	if err == nil {
-		err = os.WriteFile(f.path("config.yaml"), append(before[:len(before):len(before)],
-			"announce: {objectNamespaces: [metallb-system], l2: {interfaces: [eth0]}}\n"...), 0o644)
-	}
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	f.rewrite(append(before[:len(before):len(before)], "announce: {objectNamespaces: [metallb-system], "+how+"}\n"...))
 	return before
+}
+
+func (f *fixture) rewrite(text []byte) {
+	f.t.Helper()
+	if err := os.WriteFile(f.path("config.yaml"), text, 0o644); err != nil {
+		f.t.Fatal(err)
+	}
 }
 
 // startAgain ends Weir for a restart, and starts it.
