@@ -97,29 +97,30 @@ func age(w uint64, now uint32) uint32 {
 const attempts = 4
 
 // Put remembers that the client begins a connection to the endpoint.
-func (s *Store) Put(key [3]uint64, endpoint, now uint32) {
+func (s *Store) Put(key [3]uint64, endpoint, now uint32) { s.put(key, endpoint, now, now) }
+
+// Restore is Put of a connection that began at a time before now. It replaces no later one, of no client.
+func (s *Store) Restore(key [3]uint64, endpoint, began, now uint32) { s.put(key, endpoint, began, now) }
+
+func (s *Store) put(key [3]uint64, endpoint, began, now uint32) {
 	if endpoint == 0 || endpoint > MaxEndpoint {
 		return
 	}
 	b, mark := s.bucketOf(key)
 	for range attempts {
-		word := mark | uint64(endpoint)<<secondBits | uint64(now&secondMask)
+		word := mark | uint64(endpoint)<<secondBits | uint64(began&secondMask)
 		at, old := b.slot(mark, now)
+		if old != 0 && age(old, now) < now-began {
+			return
+		}
 		if old>>markShift<<markShift == mark && old != 0 {
-			if word |= old & cameBack; age(old, now) > 0 {
+			if word |= old & cameBack; age(old, now) > now-began {
 				word |= cameBack
 			}
 		}
 		if old == word || b[at].CompareAndSwap(old, word) {
 			return
 		}
-	}
-}
-
-// Restore is Put of a connection that began at a time before now. It does not replace a later one.
-func (s *Store) Restore(key [3]uint64, endpoint, at, now uint32) {
-	if _, later := s.Get(key, now, now-at); !later {
-		s.Put(key, endpoint, at)
 	}
 }
 

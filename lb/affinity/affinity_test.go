@@ -46,6 +46,16 @@ func TestARestoredConnectionReplacesNoLaterOne(t *testing.T) {
 	if _, ok := s.Get(key(1), 1401, 300); ok {
 		t.Error("the time began with the restart")
 	}
+	full := New(ways, [2]uint64{3, 4}) // one bucket
+	for i := range ways + 2 {
+		full.Restore(key(i), 1, uint32(1000-10*i), 1200)
+	}
+	full.Restore(key(100), 1, 1100, 1200)
+	for i := range ways + 2 {
+		if _, ok := full.Get(key(i), 1200, 1000); ok != (i < ways-1) {
+			t.Errorf("client %d: %v", i, ok)
+		}
+	}
 }
 
 func TestTimeGoesRoundWithoutHarm(t *testing.T) {

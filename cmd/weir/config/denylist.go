@@ -13,7 +13,7 @@ import (
 // DenyList is a list of clients that may begin no connection with a frontend, at most 16 lists.
 // Their packets are dropped without an answer, before limits and routes are looked at, and counted as
 // denied, also pings of frontends by lists of the node: since Linux 5.10 in the steering program, of which weir drops and
-// weir capture see nothing: a SYN costs a quarter (IPv4) or two fifths (IPv6) of one that the packet loop refuses,
+// weir capture see nothing: a SYN costs a third (IPv4) or half (IPv6) of one that the packet loop refuses,
 // with 1,000,000 prefixes, whose change takes half a second (perf/results/denylists.txt). Clients of the node and its pods are no exception: leave private
 // prefixes out of a list that has them. Frontends of the kernel and of kube-proxy are not protected,
 // nor is anything while Weir is stopped. After a crash the steering program denies until the next

@@ -4,7 +4,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -216,19 +215,19 @@ func upToDate(o *metav1.ListOptions) {
 	}
 }
 
-// oldestFirst is the Services that pass, by age.
-func (c *controller) oldestFirst(pass func(*corev1.Service) bool) []*corev1.Service {
-	list := slices.DeleteFunc(objects[*corev1.Service](c.services), func(s *corev1.Service) bool { return !pass(s) })
-	slices.SortFunc(list, func(a, b *corev1.Service) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(key(a), key(b)))
-	})
-	return list
+// byAge is the order in which Services choose addresses, the oldest first.
+func byAge(a, b *corev1.Service) int {
+	if d := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); d != 0 {
+		return d
+	}
+	return strings.Compare(key(a), key(b))
 }
 
 // adopt takes over the addresses of all Services, before the first is allocated, and queues
 // them, the oldest first.
 func (c *controller) adopt() {
-	all := c.oldestFirst(func(*corev1.Service) bool { return true })
+	all := objects[*corev1.Service](c.services)
+	slices.SortFunc(all, byAge)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, svc := range all {
@@ -303,8 +302,12 @@ func (c *controller) next(ctx context.Context) bool {
 
 // lookAtAll queues every Service of type LoadBalancer.
 func (c *controller) lookAtAll() {
-	for _, svc := range c.oldestFirst(func(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeLoadBalancer }) {
-		c.queue.Add(key(svc))
+	all := objects[*corev1.Service](c.services)
+	slices.SortFunc(all, byAge)
+	for _, svc := range all {
+		if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
+			c.queue.Add(key(svc))
+		}
 	}
 }
 

@@ -134,10 +134,17 @@ func (c *controller) release(name string) {
 // freed lets all Services that wait try again, and has the addresses that rest recorded.
 func (c *controller) freed() {
 	c.queue.AddAfter(restsKey, restsInterval)
-	for _, svc := range c.oldestFirst(func(s *corev1.Service) bool {
-		reason := c.outcomes[key(s)]
-		return reason != "" && reason != addresspool.ReasonAllocated
-	}) {
+	var wait []*corev1.Service
+	for name, reason := range c.outcomes {
+		if reason == addresspool.ReasonAllocated {
+			continue
+		}
+		if svc := named[corev1.Service](c.services, name); svc != nil {
+			wait = append(wait, svc)
+		}
+	}
+	slices.SortFunc(wait, byAge)
+	for _, svc := range wait {
 		c.queue.Add(key(svc))
 	}
 }

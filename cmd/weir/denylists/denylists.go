@@ -19,6 +19,10 @@ import (
 // at the next look: whoever writes it may not be done.
 const lookEvery = 2 * time.Second
 
+// mostSkipped bounds the looks between two attempts to take a list that is refused: reading a large one again and again
+// costs CPU time and memory.
+const mostSkipped = 30
+
 // Lists are the deny lists of a configuration.
 type Lists struct {
 	log  *slog.Logger
@@ -31,7 +35,9 @@ type list struct {
 	name, field string
 	from        origin
 	err         error // of the last reading
-	known       bool  // it was read without an error
+	known       bool  // a list is in force
+	refused     int   // looks to leave out after the next refusal, and
+	skip        int   // after the last
 }
 
 // origin is where a list is from.
@@ -99,10 +105,17 @@ func open(ctx context.Context, cfg *config.Configuration, log *slog.Logger) (l *
 	for i := range cfg.DenyLists {
 		c := &cfg.DenyLists[i]
 		lists = append(lists, lb.DenyList{
-			Name: c.Name, Prefixes: l.list[i].read(), Keep: c.Established == config.DeniedKeep, Services: c.Scope == config.ScopeServices,
+			Name: c.Name, Prefixes: l.list[i].first(), Keep: c.Established == config.DeniedKeep, Services: c.Scope == config.ScopeServices,
 		})
 	}
 	return l, lists, nil
+}
+
+// first reads the list for the first time.
+func (l *list) first() []netip.Prefix {
+	prefixes := l.read()
+	l.known = l.err == nil
+	return prefixes
 }
 
 // read reads the list; nil after an error, which is the list's.
@@ -112,7 +125,6 @@ func (l *list) read() []netip.Prefix {
 		l.err = fmt.Errorf("deny list %s: %w", l.name, err)
 		return nil
 	}
-	l.known = true
 	return prefixes
 }
 
@@ -144,13 +156,20 @@ func (l *Lists) look(deny func(int, []netip.Prefix) error) {
 		if !s.from.changed() {
 			continue
 		}
+		if s.skip > 0 {
+			s.skip--
+			continue
+		}
 		prefixes := s.read()
 		if s.err == nil {
-			if s.err = deny(i, prefixes); s.err != nil {
-				s.from.forget() // memory may be there later
+			if s.err = deny(i, prefixes); s.err != nil { // memory may be there later
+				s.from.forget()
+				s.refused = min(2*s.refused+1, mostSkipped)
+				s.skip = s.refused
 			}
 		}
 		if s.err == nil {
+			s.known, s.refused = true, 0
 			l.log.Info("deny list changed", "name", s.name, "prefixes", len(prefixes))
 		}
 	}

@@ -64,4 +64,4 @@ func (f *file) read() ([]netip.Prefix, error) {
 
 func (f *file) taken() error { return nil }
 
-func (f *file) forget() { f.last = stamp{} }
+func (f *file) forget() { f.last = stamp{size: -1} } // the zero stamp is that of no file

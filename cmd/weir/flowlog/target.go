@@ -18,12 +18,12 @@ type target struct {
 	queued      atomic.Int64          // events
 	given, lost atomic.Uint64         // in this order, so that never more are lost than given
 	fault       atomic.Pointer[fault] // of the last events that were lost; nil: of none lately
-	works       atomic.Bool           // the last write was without an error
+	wrote       atomic.Int64          // UnixNano of the end of the last write without an error
 }
 
-// What waits for a place that is slow: reads of records, 50 s of them, and 22 MB of events.
+// What waits for a place that is slow: reads of records, 400 s of them, and 22 MB of events.
 const (
-	queueReads  = 512
+	queueReads  = 4096
 	queueEvents = 1 << 16
 )
 
@@ -55,7 +55,9 @@ func (t *target) follow() {
 	defer t.sink.close()
 	for events := range t.queue {
 		lost, err := t.sink.write(events)
-		t.works.Store(err == nil)
+		if err == nil {
+			t.wrote.Store(time.Now().UnixNano())
+		}
 		t.queued.Add(-int64(len(events)))
 		t.given.Add(uint64(len(events)))
 		t.count(lost, err)
@@ -91,9 +93,9 @@ func (t *target) count(lost int, err error) {
 	}
 }
 
-// look ends a fault that is over: nothing waits, and the last write was without an error.
+// look ends a fault that is over: there was a write without an error since.
 func (t *target) look(now time.Time) {
-	if f := t.fault.Load(); f != nil && f.over(now) && t.works.Load() && t.queued.Load() == 0 && t.fault.CompareAndSwap(f, nil) {
+	if f := t.fault.Load(); f != nil && f.over(now) && t.wrote.Load() > f.at.UnixNano() && t.fault.CompareAndSwap(f, nil) {
 		t.log.Info("flow log: no records are lost any more", "to", t.name, "lost", t.lost.Load())
 	}
 }
