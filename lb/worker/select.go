@@ -39,25 +39,25 @@ func (w *selector) selectEndpoint(fe *table.FrontendEntry, k *conntrack.Key) *ta
 func (w *selector) selectSticky(
 	fe *table.FrontendEntry, k *conntrack.Key, seconds uint32,
 ) *table.EndpointEntry {
-	now := w.tick / secondTicks
-	var ep *table.EndpointEntry
-	if number, ok := w.affinity.Get(fe.AffinityKey(&k.W), now, seconds); number != 0 && !ok && !fe.Mode.DSR() {
-		ep = fe.Pool.SelectAnew(&k.W, now/seconds, w.tick)
-	} else {
-		ep = w.stickyEndpoint(fe, k, seconds)
-	}
+	ep := w.stickyEndpoint(fe, k, seconds, !fe.Mode.DSR())
 	w.affinity.Put(fe.AffinityKey(&k.W), ep.ID, w.tick/secondTicks)
 	return ep
 }
 
-// stickyEndpoint is selectSticky without remembering it; nil from an empty pool.
+// stickyEndpoint is selectSticky without remembering it; nil from an empty pool. anew is whether a client that comes
+// back too late is chosen for anew.
 func (w *selector) stickyEndpoint(
-	fe *table.FrontendEntry, k *conntrack.Key, seconds uint32,
+	fe *table.FrontendEntry, k *conntrack.Key, seconds uint32, anew bool,
 ) *table.EndpointEntry {
-	if number, ok := w.affinity.Get(fe.AffinityKey(&k.W), w.tick/secondTicks, seconds); ok {
+	now := w.tick / secondTicks
+	number, ok := w.affinity.Get(fe.AffinityKey(&k.W), now, seconds)
+	switch {
+	case ok:
 		if ep := fe.Pool.Find(number); ep != nil {
 			return ep
 		}
+	case anew && number != 0:
+		return fe.Pool.SelectAnew(&k.W, now/seconds, w.tick)
 	}
 	return fe.Pool.Select(&k.W, &w.rng, w.tick)
 }
@@ -129,7 +129,7 @@ func RestoreAffinity(store *affinity.Store, flows *conntrack.Table, fe *table.Fr
 func (w *selector) consistentPick(fe *table.FrontendEntry, k *conntrack.Key) *table.EndpointEntry {
 	pool := fe.Pool
 	if seconds := pool.AffinitySeconds(); seconds != 0 {
-		return w.stickyEndpoint(fe, k, uint32(seconds))
+		return w.stickyEndpoint(fe, k, uint32(seconds), false)
 	}
 	if pool.Algorithm() != table.Maglev {
 		return nil

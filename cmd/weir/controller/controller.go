@@ -223,11 +223,17 @@ func byAge(a, b *corev1.Service) int {
 	return strings.Compare(key(a), key(b))
 }
 
+// allByAge is all Services, in that order.
+func (c *controller) allByAge() []*corev1.Service {
+	all := objects[*corev1.Service](c.services)
+	slices.SortFunc(all, byAge)
+	return all
+}
+
 // adopt takes over the addresses of all Services, before the first is allocated, and queues
 // them, the oldest first.
 func (c *controller) adopt() {
-	all := objects[*corev1.Service](c.services)
-	slices.SortFunc(all, byAge)
+	all := c.allByAge()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, svc := range all {
@@ -302,9 +308,7 @@ func (c *controller) next(ctx context.Context) bool {
 
 // lookAtAll queues every Service of type LoadBalancer.
 func (c *controller) lookAtAll() {
-	all := objects[*corev1.Service](c.services)
-	slices.SortFunc(all, byAge)
-	for _, svc := range all {
+	for _, svc := range c.allByAge() {
 		if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
 			c.queue.Add(key(svc))
 		}

@@ -86,9 +86,6 @@ func TestWireSequentialConnectionsToOneEndpoint(t *testing.T) {
 	for _, s := range []service{toAttached, toPod} {
 		for _, serverCloses := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/server closes first %t", s.name, serverCloses), func(t *testing.T) {
-				if s.name != toAttached.name && testing.Short() {
-					t.Skip("skipped: -short")
-				}
 				f.checkSequential(t, s, serverCloses)
 			})
 		}
