@@ -320,8 +320,11 @@ func (f *fixture) served(services int) error {
 
 // poll calls f until it returns nil, or returns its last error when it takes
 // too long or Weir ends.
-func (f *fixture) poll(try func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+func (f *fixture) poll(try func(context.Context) error) error { return f.pollAfter(0, try) }
+
+// pollAfter is poll for what comes after a time at the earliest.
+func (f *fixture) pollAfter(d time.Duration, try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), d+within)
 	defer cancel()
 	return f.weir.Until(ctx, try)
 }

@@ -106,7 +106,8 @@ func TestWirePassiveHealthCheck(t *testing.T) {
 			if c.name != "silent" {
 				return
 			}
-			f.untilHealth(t, "test/two", routed, fmt.Sprint("TCP", echoTarget), "unchecked") // its time is 30 s at first
+			const ejection = 30 * time.Second // at first
+			f.untilHealthAfter(t, ejection, "test/two", routed, fmt.Sprint("TCP", echoTarget), "unchecked")
 		})
 	}
 }

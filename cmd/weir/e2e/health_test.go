@@ -57,7 +57,13 @@ func (f *fixture) answersChecks(t *testing.T, n *netlab.Namespace, e endpoint) (
 // all, have a health.
 func (f *fixture) untilHealth(t *testing.T, service string, e endpoint, protocol, state string) (last api.EndpointState) {
 	t.Helper()
-	must(t, f.poll(func(ctx context.Context) error {
+	return f.untilHealthAfter(t, 0, service, e, protocol, state)
+}
+
+// untilHealthAfter is untilHealth for what comes after a time at the earliest.
+func (f *fixture) untilHealthAfter(t *testing.T, d time.Duration, service string, e endpoint, protocol, state string) (last api.EndpointState) {
+	t.Helper()
+	must(t, f.pollAfter(d, func(ctx context.Context) error {
 		l, err := f.admin.Endpoints(ctx, service)
 		if err != nil {
 			return err
